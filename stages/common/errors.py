@@ -1,0 +1,88 @@
+"""Errors for people: what happened, where, and how to mend it, on one screen."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+
+class PawlError(Exception):
+    """A failure that the reader can act on.
+
+    Args:
+        what: one sentence, what went wrong.
+        where: file, key or line that caused it ("" where there is none).
+        fix: what to do about it ("" where nothing is known).
+    """
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what, self.where, self.fix = what, where, fix
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.where:
+            lines.append(f"  where: {self.where}")
+        if self.fix:
+            lines.append(f"  fix:   {self.fix}")
+        return "\n".join(lines)
+
+
+def from_os_error(error: OSError) -> PawlError:
+    """Translate the operating system's refusals that a person can mend."""
+    path = str(error.filename or "")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        folder = Path(path).parent if path and Path(path).parent.exists() else Path.cwd()
+        free = shutil.disk_usage(folder).free / 2**20
+        return PawlError(
+            f"the disk is full ({free:.0f} MiB free)",
+            where=path or str(folder),
+            fix="free some space ('make clean' drops what can be rebuilt, 'dvc gc -w' old results) and run again",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return PawlError("no permission to write or read here", where=path, fix="check the owner and mode of that path, then run again")
+    return PawlError(f"{error.strerror or error}", where=path)
+
+
+def run_main(name: str, main: Callable[[], int | None]) -> None:
+    """Run an entry point: exit 0 on success, its own code, or a one-screen error and 1 (130 after Ctrl-C).
+
+    PAWL_DEBUG=1 adds the traceback.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    # a terminated stage unwinds like an interrupted one, so that its server and its temporary files go with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    debug = bool(os.environ.get("PAWL_DEBUG"))
+    start = time.monotonic()
+    try:
+        code = main()
+    except PawlError as error:
+        _show(name, str(error), debug)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print(f"{name}: stopped after {time.monotonic() - start:.0f} s; nothing half-written was kept", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(141)
+    except OSError as error:
+        _show(name, str(from_os_error(error)), debug)
+        sys.exit(1)
+    except Exception as error:  # the last resort of a command line: everything else is a bug of ours
+        _show(name, f"{type(error).__name__}: {str(error)[:2000]}\n  fix:   this is a bug; PAWL_DEBUG=1 shows the traceback", debug)
+        sys.exit(1)
+    sys.exit(code or 0)
+
+
+def _show(name: str, text: str, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    print(f"{name}: error: {text}", file=sys.stderr)

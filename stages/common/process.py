@@ -1,0 +1,124 @@
+"""Child processes that never outlive their stage, and stages that never run twice at once."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from stages.common.errors import PawlError
+from stages.common.files import ROOT
+
+_PR_SET_PDEATHSIG = 1
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this child when its parent is gone, so that `kill -9` of a stage leaves no trainer or server behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def start(argv: Sequence[str], *, log: Path, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start `argv` in a process group of its own, with output appended to `log`.
+
+    Raises:
+        PawlError: the program does not exist.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as file:
+        try:
+            return subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})},
+                start_new_session=True, preexec_fn=_die_with_parent,
+            )  # fmt: skip
+        except FileNotFoundError:
+            raise PawlError(f"program not found: {argv[0]}", fix="run 'make' to install it, and activate the environment") from None
+
+
+def stop(process: subprocess.Popen[bytes], grace_s: float = 10) -> None:
+    """End a process and its group: SIGINT, then SIGTERM, then SIGKILL, `grace_s` seconds apart."""
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None and sign is not signal.SIGKILL:
+            continue
+        try:
+            os.killpg(process.pid, sign)  # also when the leader is gone: its workers may not be
+        except (ProcessLookupError, PermissionError):
+            break
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    log: Path,
+    env: dict[str, str] | None = None,
+    timeout_s: float | None = None,
+    watch: Callable[[], None] | None = None,
+    poll_s: float = 1,
+) -> int:
+    """Run to the end and return the exit code; 124 after `timeout_s` seconds. `watch` is called about every `poll_s` seconds.
+
+    Whatever ends this call (a signal, an error in `watch`), the whole group ends with it.
+    """
+    process = start(argv, log=log, env=env)
+    begun = time.monotonic()
+    try:
+        while True:
+            try:
+                return process.wait(poll_s)
+            except subprocess.TimeoutExpired:
+                if watch:
+                    watch()
+                if timeout_s and time.monotonic() - begun > timeout_s:
+                    return 124
+    finally:
+        stop(process)
+
+
+def tail(log: Path, characters: int = 4000) -> str:
+    """The end of a log, carriage returns of progress bars resolved to the last state of each line."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4 * characters))
+            text = file.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    lines = [line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n")]
+    return "\n".join(line for line in lines if line.strip())[-characters:]
+
+
+@contextmanager
+def stage_lock(stage: str) -> Iterator[None]:
+    """Hold the working tree's lock on a stage; the kernel drops it when the process dies.
+
+    DVC forgets the stage it had started when DVC alone is killed; a second run would then write into the same folders.
+
+    Raises:
+        PawlError: another process holds it; names that process.
+    """
+    folder = ROOT / ".pawl"
+    folder.mkdir(exist_ok=True)
+    with open(folder / f"{stage}.lock", "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip()
+            raise PawlError(
+                f"{stage} is already running in this working tree (process {holder})", fix=f"wait for it, or end it: kill {holder}"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,26 @@
+"""Text that others wrote, made safe to show: names, hypotheses and labels are data on a page, in Markdown, in a log."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+"""Unicode categories that a reader cannot see, or that reorder what is seen (control, format, surrogate, private, separators)."""
+
+
+def visible(value: object, limit: int = 2000) -> str:
+    """Text of at most `limit` characters in which every blank is a space and every unseen character is shown as U+FFFD."""
+    text = str(value)[: limit + 1]
+    text = "".join(" " if c.isspace() else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _UNSEEN else c for c in text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def plain(value: object, limit: int = 2000) -> str:
+    """The same in one line, blanks collapsed and none at its ends."""
+    return visible(" ".join(str(value)[: 4 * limit].split()), limit)
+
+
+def markdown(value: object, limit: int = 2000) -> str:
+    """Text as Markdown shows it unchanged: no HTML, link, emphasis, code or table cell begins inside it."""
+    escaped = "".join(f"\\{c}" if c in "\\`*_[]|#~$!{}" else c for c in plain(value, limit))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

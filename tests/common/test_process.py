@@ -1,0 +1,107 @@
+"""Children never outlive their stage, and a stage never runs twice in one working tree."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stages.common import process
+from stages.common.errors import PawlError
+from stages.common.files import ROOT
+
+PARENT = """
+import pathlib, sys
+from stages.common import process
+child = process.start([sys.executable, "-c", "import time; time.sleep(600)"], log=pathlib.Path(sys.argv[1]))
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def gone_within(pid: int, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while alive(pid):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_child_dies_with_a_killed_stage(tmp_path: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log")], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    child = int(parent.stdout.readline())
+    assert alive(child)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert gone_within(child, 5)
+
+
+def test_a_child_that_ignores_signals_is_killed_with_its_workers(tmp_path: Path) -> None:
+    stubborn = (
+        "import signal, subprocess, sys, time\n"
+        "[signal.signal(s, signal.SIG_IGN) for s in (signal.SIGINT, signal.SIGTERM)]\n"
+        "worker = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(worker.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    log = tmp_path / "log"
+    child = process.start([sys.executable, "-c", stubborn], log=log)
+    while not process.tail(log):
+        time.sleep(0.05)
+    worker = int(process.tail(log))
+    process.stop(child, grace_s=0.3)
+    assert child.returncode == -signal.SIGKILL
+    assert gone_within(worker, 5)
+
+
+def test_a_child_that_runs_too_long_is_ended(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    code = process.run([sys.executable, "-c", "import time; time.sleep(600)"], log=tmp_path / "log", timeout_s=0.5, poll_s=0.1)
+    assert code == 124 and time.monotonic() - begun < 20
+
+
+def test_an_error_in_the_watcher_ends_the_child(tmp_path: Path) -> None:
+    def watch() -> None:
+        raise RuntimeError("Ctrl-C")
+
+    started = tmp_path / "pid"
+    child = f"import os, time, pathlib; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    with pytest.raises(RuntimeError):
+        process.run([sys.executable, "-c", child], log=tmp_path / "log", poll_s=1, watch=watch)
+    assert not started.exists() or gone_within(int(started.read_text()), 5)
+
+
+def test_a_stage_does_not_run_twice_at_once(tmp_path: Path) -> None:
+    with process.stage_lock("only-for-this-test"):
+        program = "from stages.common import process\nwith process.stage_lock('only-for-this-test'): pass"
+        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode and "already running" in done.stderr and str(os.getpid()) in done.stderr
+    with process.stage_lock("only-for-this-test"):
+        pass
+    (ROOT / ".pawl/only-for-this-test.lock").unlink()
+
+
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PawlError, match="no-such-program"):
+        process.start(["no-such-program"], log=tmp_path / "log")
+
+
+def test_the_tail_of_a_log_shows_the_last_state_of_a_progress_bar(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"start\n 10%|#\r 50%|##\r100%|####\n\nTraceback\xff\nValueError: x\n")
+    assert process.tail(tmp_path / "log").splitlines() == ["start", "100%|####", "Traceback\ufffd", "ValueError: x"]
+    assert process.tail(tmp_path / "none") == ""

@@ -1,0 +1,74 @@
+"""Fixtures for every test: no hub, no telemetry, and a scratch copy of the repository to run real stages in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stages.common.doctor import missing
+
+ROOT = Path(__file__).resolve().parents[1]
+
+os.environ.update(
+    HF_HUB_OFFLINE="1", MLFLOW_DISABLE_TELEMETRY="true", DVC_NO_ANALYTICS="1", DO_NOT_TRACK="1", TOKENIZERS_PARALLELISM="false"
+)
+for name in ("MLFLOW_TRACKING_URI", "DVC_ROOT", "PAWL_DEBUG"):
+    os.environ.pop(name, None)
+
+
+@pytest.fixture
+def need() -> Callable[[str], None]:
+    """`need("gpu")` skips where `make doctor` says that this machine lacks it, with the doctor's own reason."""
+
+    def check(what: str) -> None:
+        if reason := missing().get(what):
+            pytest.skip(reason)
+
+    return check
+
+
+def copy_repository(target: Path, experiment: str = "") -> Path:
+    """A clone of the working tree (tracked and new files, not ignored ones) with a Git history of one commit."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    ).stdout.split(b"\0")
+    for name in filter(None, names):
+        source, copy = ROOT / os.fsdecode(name), target / os.fsdecode(name)
+        if source.is_file():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, copy)
+    if experiment:
+        shutil.copy(target / f"conf/experiment/{experiment}.yaml", target / "conf/experiment/current.yaml")
+    run_in(target, sys.executable, "-m", "stages.common.config")
+    git = ["git", "-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+    run_in(target, "git", "init", "-q", "-b", "main")
+    run_in(target, "git", "config", "user.name", "test")
+    run_in(target, "git", "config", "user.email", "test@example.invalid")
+    run_in(target, *git, "add", "-A")
+    run_in(target, *git, "commit", "-qm", "start")
+    return target
+
+
+def run_in(
+    folder: Path, *argv: str, ok: bool = True, timeout: float = 1200, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in `folder` with this environment's programs first; with `ok`, a failure shows its output."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        argv,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PATH": path, **(env or {})},
+    )
+    if ok and done.returncode:
+        raise AssertionError(f"{' '.join(argv)}: exit {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    return done
