@@ -1,0 +1,67 @@
+"""Make the validation and test items, fixed by the benchmark's seed: the same parameters give the same bytes.
+
+python -m stages.build_benchmark
+
+Writes data/benchmark/val/<task>.jsonl and data/benchmark/test/<task>.jsonl, rows {item_id, benchmark, question, answer, category},
+and reports/build_benchmark.json with counts, hashes and licences.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from stages.build_benchmark.splits import Task, build
+from stages.common.config import load_params
+from stages.common.errors import run_main
+from stages.common.files import ROOT, fresh_folder, sha256_folder, write_json, write_jsonl
+from stages.common.items import SPLITS
+from stages.common.process import stage_lock
+from stages.common.schema import Benchmark
+
+
+def write(tasks: dict[str, Task], folder: Path) -> dict[str, str]:
+    """Write both splits under `folder`; the hash of each, over names and contents of its files."""
+    hashes = {}
+    for which in SPLITS:
+        with fresh_folder(folder / which) as target:
+            for name, task in tasks.items():
+                write_jsonl(target / f"{name}.jsonl", getattr(task, which))
+        hashes[f"{which}_sha256"] = sha256_folder(folder / which)
+    return hashes
+
+
+def summarize(benchmark: Benchmark, tasks: dict[str, Task]) -> dict[str, Any]:
+    """What reports/build_benchmark.json says, but for the hashes."""
+    rows = {
+        name: {"val": len(task.val), "test": len(task.test), "duplicates": task.duplicates, "licence": benchmark.tasks[name].licence}
+        for name, task in tasks.items()
+    }
+    licences = sorted({source.licence for source in benchmark.tasks.values() if source.licence})
+    duplicates = sum(task.duplicates for task in tasks.values())
+    return {"name": benchmark.name, "seed": benchmark.seed, "tasks": rows, "duplicates": duplicates, "licence": "; ".join(licences)}
+
+
+def make(benchmark: Benchmark, root: Path) -> dict[str, Any]:
+    """Build and write everything under `root`, and return the report."""
+    tasks = build(benchmark)
+    report = summarize(benchmark, tasks) | write(tasks, root / "data" / "benchmark")
+    write_json(root / "reports" / "build_benchmark.json", report)
+    return report
+
+
+def main() -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(prog="python -m stages.build_benchmark", description=__doc__, formatter_class=form).parse_args()
+    with stage_lock("build_benchmark"), load_params("benchmark") as params:
+        report = make(params.benchmark, ROOT)
+        for name, task in report["tasks"].items():
+            print(
+                f"build_benchmark: {name}: {task['val']} validation and {task['test']} test items, {task['duplicates']} duplicates dropped"
+            )
+        print(f"build_benchmark: no question is in both; val {report['val_sha256'][:12]}, test {report['test_sha256'][:12]}")
+
+
+if __name__ == "__main__":
+    run_main("build_benchmark", main)

@@ -1,0 +1,153 @@
+"""Validation and test items of each task: never the same question in both."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stages.common.errors import PawlError
+from stages.common.files import sha256_text
+from stages.common.items import SPLITS, item_id
+from stages.common.questions import Question, choose, normalize, read, stream, take
+from stages.common.schema import Benchmark, Source
+
+Item = dict[str, str]
+"""{item_id, benchmark, question, answer, category}"""
+Parts = dict[str, list[Question]]
+"""The questions of val and of test."""
+
+
+@dataclass
+class Task:
+    """The items of one task, and how many drawn or read questions were dropped because they repeat another."""
+
+    val: list[Item]
+    test: list[Item]
+    duplicates: int
+
+
+def build(benchmark: Benchmark) -> dict[str, Task]:
+    """The items of all tasks. A procedural task gives exactly val_items and test_items; a file at most as many.
+
+    Raises:
+        PawlError: a name that cannot be a file name, a broken line, too few questions, val and test that overlap all the same.
+    """
+    check_names(list(benchmark.tasks))
+    wanted = {"val": benchmark.val_items, "test": benchmark.test_items}
+    asked: dict[str, set[str]] = {split: set() for split in SPLITS}  # by all tasks so far: two may draw from one generator or read one file
+    tasks = {}
+    for name, source in benchmark.tasks.items():
+        _refuse_training_keys(source, f"benchmark.tasks.{name}")
+        make = _drawn if source.kind == "procedural" else _read
+        parts, duplicates = make(name, source, benchmark.seed, wanted, asked)
+        for split, questions in parts.items():
+            if not questions:
+                fix = "its file needs at least four different questions"
+                raise PawlError(f"{name} has no {split} items", where=f"benchmark.tasks.{name}", fix=fix)
+            asked[split] |= {normalize(question.question) for question in questions}
+        val, test = ([_item(name, question) for question in parts[split]] for split in SPLITS)
+        tasks[name] = Task(val, test, duplicates)
+    check_disjoint(tasks)
+    return tasks
+
+
+def check_names(names: list[str]) -> None:
+    """A task's name becomes a file name, a column and a line of a report."""
+    if not names:
+        raise PawlError("the benchmark has no tasks", where="benchmark.tasks", fix="name at least one")
+    folded: dict[str, str] = {}
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
+            raise PawlError(
+                f"{name!r:.80} cannot be a task's name", where="benchmark.tasks", fix="use up to 64 letters, digits, '_', '-' and '.'"
+            )
+        if name.casefold() in folded:
+            fix = "rename one: some file systems see one name in both"
+            raise PawlError(f"{name!r} and {folded[name.casefold()]!r} differ in case alone", where="benchmark.tasks", fix=fix)
+        folded[name.casefold()] = name
+
+
+def check_disjoint(tasks: dict[str, Task]) -> None:
+    """Fail where a validation item is a test item too, or an item occurs twice: the proof, made on what will be written."""
+    for kind in ("item_id", "question"):
+        sides = [[normalize(item[kind]) for task in tasks.values() for item in getattr(task, which)] for which in SPLITS]
+        if shared := set(sides[0]) & set(sides[1]):
+            fix = "this is a bug of build_benchmark"
+            raise PawlError(f"{len(shared)} validation and test items have the same {kind}", where="benchmark.tasks", fix=fix)
+        if kind == "item_id" and any(len(side) != len(set(side)) for side in sides):
+            raise PawlError("two items of one split have the same item_id", where="benchmark.tasks", fix="this is a bug of build_benchmark")
+
+
+def _drawn(name: str, source: Source, seed: int, wanted: dict[str, int], asked: dict[str, set[str]]) -> tuple[Parts, int]:
+    """Draw validation items with `seed` and test items with `seed` + 1, by turns, each question new to both.
+
+    By turns, because a task runs out of its easy questions first (there are 200 sums of one digit): were one split drawn after the
+    other, the second would be the harder one. Measured: 92 of 200 one-digit sums in the first, 58 in the second.
+    """
+    where = f"benchmark.tasks.{name}"
+    streams = {split: stream(source, seed + number, where) for number, split in enumerate(SPLITS)}
+    parts: Parts = {split: [] for split in SPLITS}
+    seen: set[str] = set()
+    drawn = 0
+    while unfilled := [split for split in SPLITS if len(parts[split]) < wanted[split]]:
+        split = min(unfilled, key=lambda split: len(parts[split]) / wanted[split])
+        taken, tried = take(streams[split], 1, lambda question, split=split: _is_new(question, split, seen, asked))  # type: ignore[misc]
+        drawn += tried
+        if not taken:
+            total = sum(map(len, parts.values()))
+            what = f"{source.task} gives only {total} different questions ({drawn} drawn), {sum(wanted.values())} are wanted"
+            raise PawlError(what, where=where, fix="widen its settings, or lower benchmark.val_items and benchmark.test_items")
+        parts[split] += taken
+    return parts, drawn - sum(wanted.values())
+
+
+def _read(name: str, source: Source, seed: int, wanted: dict[str, int], asked: dict[str, set[str]]) -> tuple[Parts, int]:
+    """The validation and test parts of a file, at most so many items of each, in an order drawn by the seed."""
+    rows, bad = read(source, f"benchmark.tasks.{name}")
+    if bad:
+        more = f" ({len(bad)} such lines)" if len(bad) > 1 else ""
+        fix = "mend or remove that line; a benchmark is used whole or not at all"
+        raise PawlError(f"broken line: {bad[0].reason}{more}", where=bad[0].where, fix=fix)
+    for row in rows:
+        if row.context:
+            what = f"a benchmark item with several turns: {row.question!r:.80}"
+            raise PawlError(what, where=source.path, fix="keep one question and one answer")
+    parts: Parts = {}
+    seen: set[str] = set()
+    duplicates = 0
+    for split in SPLITS:
+        chosen = choose(rows, source, seed, split)
+        new = [question for question in chosen if _is_new(question, split, seen, asked)]
+        duplicates += len(chosen) - len(new)
+        parts[split] = sorted(new, key=lambda question: sha256_text(f"{seed}\0{question.question}"))[: wanted[split]]
+    return parts, duplicates
+
+
+def _is_new(question: Question, split: str, seen: set[str], asked: dict[str, set[str]]) -> bool:
+    """Whether this task has not asked it yet, nor any other task in the other split; remembers it."""
+    key = normalize(question.question)
+    if key in seen or any(key in asked[other] for other in SPLITS if other != split):
+        return False
+    seen.add(key)
+    return True
+
+
+def _refuse_training_keys(source: Source, where: str) -> None:
+    if source.part != "all" or source.count:
+        key, fix = (
+            ("part", "leave it at 'all': the benchmark takes val and test itself")
+            if source.part != "all"
+            else ("count", "set val_items and test_items")
+        )
+        raise PawlError(f"{where}.{key} is for training data", where=f"{where}.{key}", fix=fix)
+
+
+def _item(name: str, question: Question) -> Item:
+    answer = question.answer.strip()  # a reply is compared without the blanks around it
+    return {
+        "item_id": item_id(name, question.question, answer),
+        "benchmark": name,
+        "question": question.question,
+        "answer": answer,
+        "category": question.category,
+    }

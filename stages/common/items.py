@@ -1,0 +1,140 @@
+"""Per-item results: the rows from which every score, interval and verdict is computed."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from stages.common.errors import PawlError
+from stages.common.files import read_jsonl, sha256_text, write_jsonl
+
+SPLITS = ("val", "test")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one model answered to one item.
+
+    Attributes:
+        item_id: hash of the item's content (see `item_id`), the same for base, incumbent and candidate.
+        correct: the benchmark's own strict verdict; it decides.
+        score: credit in [0, 1]; equals `correct` where the benchmark gives no partial credit.
+        prediction: the reply as generated, before any post-processing.
+        prompt_tokens, output_tokens: as counted by the server.
+        truncated: the reply hit the output limit before it ended.
+        repeat: 0 for the first run over the items, 1 for the second, ...
+    """
+
+    item_id: str
+    benchmark: str
+    split: str
+    correct: bool
+    score: float
+    prediction: str
+    gold: str
+    prompt_tokens: int
+    output_tokens: int
+    truncated: bool
+    repeat: int = 0
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "item_id": str, "benchmark": str, "split": str, "correct": bool, "score": (int, float), "prediction": str,
+    "gold": str, "prompt_tokens": int, "output_tokens": int, "truncated": bool, "repeat": int,
+}  # fmt: skip
+
+
+def item_id(benchmark: str, question: str, answer: str) -> str:
+    """The first 16 hex digits of the SHA-256 of an item's content."""
+    return sha256_text(f"{benchmark}\0{question}\0{answer}")[:16]
+
+
+def write_rows(path: Path | str, rows: Iterable[Row]) -> None:
+    write_jsonl(path, (asdict(row) for row in rows))
+
+
+def read_rows(path: Path | str) -> list[Row]:
+    """Read and check per-item results.
+
+    Raises:
+        PawlError: missing or broken file, a missing or unknown column, a value of the wrong type, a score outside [0, 1].
+    """
+    names = [field.name for field in fields(Row)]
+    rows = []
+    for number, value in enumerate(read_jsonl(path), 1):
+        where = f"{path}, row {number}"
+        if missing := [name for name in names if name not in value and name != "repeat"]:
+            raise PawlError(f"column missing: {', '.join(missing)}", where=where, fix=f"a row has {', '.join(names)}")
+        if unknown := [name for name in value if name not in names]:
+            raise PawlError(f"unknown column: {', '.join(unknown)}", where=where, fix=f"a row has {', '.join(names)}")
+        for name, kind in _TYPES.items():
+            given = value.get(name, 0)
+            if not isinstance(given, kind) or (kind is not bool and isinstance(given, bool)):
+                raise PawlError(f"{name} is {given!r:.80}, of the wrong type", where=where)
+        if not math.isfinite(value["score"]) or not 0 <= value["score"] <= 1:
+            raise PawlError(f"score is {value['score']}, outside 0 to 1", where=where)
+        rows.append(Row(**value))
+    return rows
+
+
+def lenient(row: Row) -> bool:
+    """Whether the reply holds the right answer whatever its form: much of a strict gain is format, so both are reported.
+
+    A number counts if it is the last number of the reply; any other answer if it occurs in the reply as whole words,
+    case and punctuation ignored.
+    """
+    if row.correct:
+        return True
+    if re.fullmatch(r"-?\d+(\.\d+)?", row.gold.strip()):
+        numbers = re.findall(r"-?\d+(?:\.\d+)?", row.prediction.replace(",", ""))
+        return bool(numbers) and float(numbers[-1]) == float(row.gold)
+    gold = _words(row.gold)
+    return bool(gold.strip()) and gold in _words(row.prediction)
+
+
+def _words(text: str) -> str:
+    """Case-folded words with one blank around each, so that `in` compares whole words."""
+    words = re.findall(r"[^\W_]+", unicodedata.normalize("NFKC", text).casefold())
+    return f" {' '.join(words)} "
+
+
+def summarize(rows: list[Row]) -> dict[str, Any]:
+    """Scores of one evaluation, pooled and for each benchmark, computed from its rows."""
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row.benchmark, []).append(row)
+    return {"overall": _scores(rows), "benchmarks": {name: _scores(part) for name, part in sorted(by_name.items())}}
+
+
+def _scores(rows: list[Row]) -> dict[str, Any]:
+    n = len(rows)
+    if not n:
+        return {"n": 0}
+    correct = sum(row.correct for row in rows)
+    low, high = wilson(correct, n)
+    return {
+        "n": n,
+        "accuracy": correct / n,
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "lenient": sum(lenient(row) for row in rows) / n,
+        "score": sum(row.score for row in rows) / n,
+        "truncated": sum(row.truncated for row in rows),
+        "output_tokens": sum(row.output_tokens for row in rows),
+        "prompt_tokens": sum(row.prompt_tokens for row in rows),
+    }
+
+
+def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """95 % score interval of a proportion (Wilson 1927, JASA 22:209): stays within [0, 1] and holds at 0 and n successes."""
+    if n == 0:
+        return 0.0, 1.0
+    p, z2 = successes / n, z * z
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = z * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,0 +1,134 @@
+"""The benchmark is fixed by its parameters, and no validation question is a test question."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.build_benchmark import splits
+from stages.build_benchmark.__main__ import make
+from stages.common.errors import PawlError
+from stages.common.files import read_jsonl
+from stages.common.questions import normalize
+from stages.common.schema import Benchmark, Source
+
+SUMS = Source(kind="procedural", task="chain_sum", settings={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}, licence="L")
+
+
+def benchmark(val_items: int = 20, test_items: int = 20, **tasks: Source) -> Benchmark:
+    return Benchmark(name="b", seed=5, tasks=tasks, val_items=val_items, test_items=test_items, evaluator="e")
+
+
+def local(path: Path, lines: list[Any], **more: Any) -> Source:
+    path.write_text("".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines))
+    return Source(kind="jsonl", path=str(path), **more)
+
+
+def questions(root: Path, split: str) -> list[str]:
+    return [normalize(row["question"]) for path in sorted((root / "data" / "benchmark" / split).iterdir()) for row in read_jsonl(path)]
+
+
+def test_val_and_test_share_no_question_even_when_the_task_is_nearly_used_up(tmp_path: Path) -> None:
+    report = make(benchmark(90, 90, sums=SUMS), tmp_path)
+    val, test = questions(tmp_path, "val"), questions(tmp_path, "test")
+    assert len(set(val)) == len(set(test)) == 90
+    assert not set(val) & set(test)
+    assert report["tasks"]["sums"] | {"duplicates": 0} == {"val": 90, "test": 90, "duplicates": 0, "licence": "L"}
+    assert report["tasks"]["sums"]["duplicates"] > 100
+
+
+def test_two_tasks_of_one_generator_share_no_question_across_the_splits(tmp_path: Path) -> None:
+    make(benchmark(40, 40, a=SUMS, b=SUMS), tmp_path)
+    assert not set(questions(tmp_path, "val")) & set(questions(tmp_path, "test"))
+
+
+def test_both_splits_are_equally_hard_where_easy_questions_run_out(tmp_path: Path) -> None:
+    """There are 200 sums of one digit; drawn one after the other, val had 92 of them and test 58."""
+    mixed = Source(kind="procedural", task="chain_sum", settings=SUMS.settings | {"max_digits": 2})
+    make(benchmark(200, 200, mixed=mixed), tmp_path)
+    length = len("state the final answer to the following arithmetic problem: 1 + 1 =")
+    easy = {split: sum(len(question) == length for question in questions(tmp_path, split)) for split in ("val", "test")}
+    assert abs(easy["val"] - easy["test"]) < 30, easy
+
+
+def test_too_few_questions_are_an_error_with_the_number(tmp_path: Path) -> None:
+    with pytest.raises(PawlError, match="gives only 200 different questions"):
+        make(benchmark(150, 150, sums=SUMS), tmp_path)
+    assert not (tmp_path / "data").exists()
+
+
+def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
+    rows = [{"question": f"q {i}", "answer": f"a{i % 3}", "category": "c"} for i in range(60)]
+    for root in (tmp_path / "one", tmp_path / "two"):
+        make(benchmark(10, 10, sums=SUMS, mine=local(tmp_path / "rows.jsonl", rows)), root)
+    one, two = (
+        {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()} for root in (tmp_path / "one", tmp_path / "two")
+    )
+    assert one == two
+    assert len(one) == 5
+
+
+def test_rows_have_the_columns_that_evaluation_reads(tmp_path: Path) -> None:
+    rows = [{"question": f"q {i}", "answer": f" a{i % 2} ", "category": "c"} for i in range(16)]
+    make(benchmark(9, 9, mine=local(tmp_path / "rows.jsonl", rows)), tmp_path)
+    (row, *_) = written = list(read_jsonl(tmp_path / "data" / "benchmark" / "val" / "mine.jsonl"))
+    assert len(written) == 4, "a file gives what it has"
+    assert list(row) == ["item_id", "benchmark", "question", "answer", "category"]
+    assert (row["benchmark"], row["category"]) == ("mine", "c")
+    assert row["answer"] == row["answer"].strip(), "a reply is compared without blanks around it"
+
+
+def test_a_broken_line_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    given = local(tmp_path / "rows.jsonl", [{"question": "q", "answer": "a"}, '{"question": \n'])
+    with pytest.raises(PawlError) as error:
+        make(benchmark(mine=given), tmp_path)
+    assert error.value.where == f"{tmp_path}/rows.jsonl:2"
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_repeated_question_is_asked_once(tmp_path: Path) -> None:
+    rows = [{"question": text, "answer": str(i % 2)} for i in range(40) for text in (f"Question {i}", f"  question   {i}")]
+    report = make(benchmark(mine=local(tmp_path / "rows.jsonl", rows)), tmp_path)
+    asked = questions(tmp_path, "val") + questions(tmp_path, "test")
+    assert len(asked) == len(set(asked)) == report["tasks"]["mine"]["duplicates"] == 20
+
+
+def test_several_turns_are_refused(tmp_path: Path) -> None:
+    turns = [{"role": role, "content": "x"} for role in ("user", "assistant", "user", "assistant")]
+    with pytest.raises(PawlError, match="several turns"):
+        make(benchmark(mine=local(tmp_path / "rows.jsonl", [{"messages": turns}])), tmp_path)
+
+
+@pytest.mark.parametrize("rows", [[], [{"question": "q", "answer": "a"}]])
+def test_a_file_with_too_few_rows_is_an_error(rows: list[Any], tmp_path: Path) -> None:
+    with pytest.raises(PawlError, match="no val items"):
+        make(benchmark(mine=local(tmp_path / "rows.jsonl", rows)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../evil", "a/b", "a\\b", "-rf", ".hidden", "a b", "a\nb", "a\0b", "x" * 65, "n\u00e4me", "a;b"]
+)
+def test_a_hostile_task_name_is_refused(name: str) -> None:
+    with pytest.raises(PawlError, match="cannot be a task's name"):
+        splits.check_names([name])
+
+
+def test_names_that_one_file_system_takes_for_one_are_refused() -> None:
+    with pytest.raises(PawlError, match="case alone"):
+        splits.check_names(["Sums", "sums"])
+
+
+@pytest.mark.parametrize("keys", [{"part": "train"}, {"count": 5}])
+def test_keys_of_training_sources_are_refused(keys: dict[str, Any]) -> None:
+    source = Source(kind="procedural", task="chain_sum", **keys)
+    with pytest.raises(PawlError, match="training data"):
+        splits.build(benchmark(x=source))
+
+
+def test_an_overlap_that_slips_through_is_caught_before_writing() -> None:
+    item = {"item_id": "1", "benchmark": "x", "question": "Q 1", "answer": "a", "category": ""}
+    with pytest.raises(PawlError, match="same question"):
+        splits.check_disjoint({"x": splits.Task([item], [item | {"item_id": "2", "question": "q  1"}], 0)})
+    with pytest.raises(PawlError, match="same item_id"):
+        splits.check_disjoint({"x": splits.Task([item], [item | {"question": "other"}], 0)})

@@ -1,0 +1,240 @@
+"""Servers are started as meant, watched, and always gone afterwards; a GPU's command line is checked without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stages.common import adapter as adapters
+from stages.common import engine, llm
+from stages.common.errors import PawlError
+from stages.common.schema import Engine
+from tests.fake_server import FakeServer
+
+SERVER = """
+import json, sys, http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.send_header("Content-Length", "2"); self.end_headers(); self.wfile.write(b"{}")
+    def do_POST(self):
+        print("dying now", flush=True); import os; os._exit(7)
+print("loading", flush=True)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+
+def settings(kind: str, **changes: object) -> Engine:
+    known = {"name": kind, "kind": kind, "dtype": "float32", "max_model_len": 1024, "startup_timeout_s": 20.0}
+    return Engine(**{**known, **changes})
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "base"
+    folder.mkdir()
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def make_adapter(folder: Path, **config: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 16, "rank_pattern": {}, **config}))
+    (folder / "adapter_model.safetensors").write_bytes(b"lora")
+    return folder
+
+
+def render(kind: str, model: Path, adapter: Path | None = None, gpus: int = 0, **changes: object) -> engine.Command:
+    return engine.command(settings(kind, **changes), model, adapter, port=9100, gpus=gpus, python="/env/bin/python")
+
+
+def value(argv: list[str], option: str) -> str:
+    return argv[argv.index(option) + 1]
+
+
+@pytest.mark.parametrize("kind", ["transformers", "vllm", "vllm_cpu"])
+def test_every_server_listens_on_the_loopback_interface_only_and_asks_no_hub(kind: str, model: Path) -> None:
+    started = render(kind, model)
+    assert value(started.argv, "--host") == "127.0.0.1" and value(started.argv, "--port") == "9100"
+    assert value(started.argv, "--dtype") == "float32"
+    assert started.env["HF_HUB_OFFLINE"] == "1" and started.env["DO_NOT_TRACK"] == "1"
+
+
+def test_transformers_batches_and_shares_no_cache_blocks(model: Path) -> None:
+    started = render("transformers", model, max_model_len=2048)
+    assert started.argv[:5] == ["/env/bin/python", "-m", "transformers.cli.transformers", "serve", str(model)]
+    assert "--continuous-batching" in started.argv
+    assert value(started.argv, "--cb-block-size") == "2048"  # shorter blocks are shared between prompts, with wrong answers
+    assert value(started.argv, "--device") == "cpu" and started.env["OMP_WAIT_POLICY"] == "PASSIVE"
+    on_gpu = render("transformers", model, gpus=1)
+    assert value(on_gpu.argv, "--device") == "auto" and "OMP_WAIT_POLICY" not in on_gpu.env
+
+
+def test_vllm_spreads_over_the_visible_gpus(model: Path) -> None:
+    assert value(render("vllm", model, gpus=4).argv, "--tensor-parallel-size") == "4"
+    assert "--tensor-parallel-size" not in render("vllm", model, gpus=1).argv
+    started = render("vllm", model, gpus=1, extra_args=["--gpu-memory-utilization", "0.8"])
+    assert started.argv[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]
+    assert started.argv[-2:] == ["--gpu-memory-utilization", "0.8"] and started.model == "base"
+    assert value(started.argv, "--max-model-len") == "1024"
+    assert value(started.argv, "--chat-template") == str(model / "chat_template.jinja")
+    assert started.env["VLLM_NO_USAGE_STATS"] == "1" and "VLLM_CPU_KVCACHE_SPACE" not in started.env
+
+
+def test_vllm_cpu_bounds_its_cache_unless_told_otherwise(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    assert render("vllm_cpu", model, gpus=4).env["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert "--tensor-parallel-size" not in render("vllm_cpu", model, gpus=4).argv
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "6")
+    assert render("vllm_cpu", model).env["VLLM_CPU_KVCACHE_SPACE"] == "6"
+
+
+@pytest.mark.parametrize(("rank", "pattern", "allowed"), [(1, {}, 8), (8, {}, 8), (9, {}, 16), (16, {"q_proj": 100}, 128), (512, {}, 512)])
+def test_vllm_serves_the_adapter_with_the_next_rank_it_knows(rank: int, pattern: dict, allowed: int, model: Path, tmp_path: Path) -> None:
+    adapter = make_adapter(tmp_path / "adapter", r=rank, rank_pattern=pattern)
+    started = render("vllm", model, adapter)
+    assert "--enable-lora" in started.argv and value(started.argv, "--max-lora-rank") == str(allowed)
+    assert value(started.argv, "--lora-modules") == f"adapter={adapter}" and started.model == "adapter"
+
+
+def test_a_rank_that_vllm_cannot_serve_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(PawlError, match="rank is 1024"):
+        render("vllm", model, make_adapter(tmp_path / "adapter", r=1024))
+
+
+@pytest.mark.parametrize(("visible", "count"), [("0,1,2,3", 4), ("", 0), ("1", 1), ("-1", 0), ("0,-1,2", 1), ("GPU-a,GPU-b", 2)])
+def test_visible_gpus_are_those_that_cuda_would_use(visible: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert engine.visible_gpus() == count
+
+
+def test_the_adapter_is_known_by_what_it_computes(tmp_path: Path) -> None:
+    first = make_adapter(tmp_path / "a", base_model_name_or_path="/here", target_modules=["q_proj", "v_proj"])
+    again = make_adapter(tmp_path / "b", base_model_name_or_path="/there", target_modules=["v_proj", "q_proj"])
+    assert adapters.sha256(first) == adapters.sha256(again)
+    assert adapters.sha256(first) != adapters.sha256(make_adapter(tmp_path / "c", target_modules=["q_proj", "v_proj"], r=8))
+    (again / "adapter_model.safetensors").write_bytes(b"other")
+    assert adapters.sha256(first) != adapters.sha256(again)
+
+
+def test_without_vllm_the_error_says_how_to_get_it(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAWL_SERVE_PYTHON", str(tmp_path / "absent"))
+    with pytest.raises(PawlError) as caught, engine.serve(settings("vllm_cpu"), model, None, tmp_path / "log"):
+        pass
+    assert "make serve-env" in caught.value.fix
+
+
+def test_a_model_without_chat_template_is_refused_before_anything_starts(model: Path, tmp_path: Path) -> None:
+    (model / "chat_template.jinja").unlink()
+    (model / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(PawlError, match="no chat template"), engine.serve(settings("transformers"), model, None, tmp_path / "log"):
+        pass
+
+
+@pytest.fixture
+def fake_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script that is started instead of an engine; returns its path."""
+    script = tmp_path / "server.py"
+    script.write_text(SERVER)
+
+    def command(*args: object, port: int, **kwargs: object) -> engine.Command:
+        return engine.Command([sys.executable, str(script), "--port", str(port)], "fake")
+
+    monkeypatch.setattr(engine, "command", command)
+    return script
+
+
+def test_a_server_that_dies_at_start_is_noticed_at_once_and_shows_its_last_lines(fake_command: Path, model: Path, tmp_path: Path) -> None:
+    fake_command.write_text("import sys; print('cannot allocate 4 GiB', flush=True); sys.exit(3)")
+    begun = time.monotonic()
+    with pytest.raises(PawlError, match=r"(?s)code 3.*cannot allocate 4 GiB"):
+        with engine.serve(settings("transformers", startup_timeout_s=60), model, None, tmp_path / "log"):
+            pass
+    assert time.monotonic() - begun < 10
+
+
+def test_a_server_that_never_gets_ready_is_stopped(fake_command: Path, model: Path, tmp_path: Path) -> None:
+    fake_command.write_text(
+        f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); print('slow', flush=True); time.sleep(60)"
+    )
+    with pytest.raises(PawlError, match=r"(?s)not ready after 1.5 s.*slow"):
+        with engine.serve(settings("transformers", startup_timeout_s=1.5), model, None, tmp_path / "log"):
+            pass
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_the_server_is_gone_and_its_port_free_after_the_block_and_after_an_error(fake_command: Path, model: Path, tmp_path: Path) -> None:
+    ports = []
+    for fail in (False, True):
+        try:
+            with engine.serve(settings("transformers"), model, None, tmp_path / "log") as endpoint:
+                ports.append(int(endpoint.base_url.split(":")[2].split("/")[0]))
+                if fail:
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            pass
+    for port in ports:
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_a_server_that_dies_in_the_middle_gives_the_evaluation_its_last_lines(fake_command: Path, model: Path, tmp_path: Path) -> None:
+    with pytest.raises(PawlError, match=r"(?s)code 7.*dying now"):
+        with engine.serve(settings("transformers"), model, None, tmp_path / "log") as endpoint:
+            asking = llm.Asking(endpoint.base_url, endpoint.model, max_output_tokens=4, timeout_s=5, retries=1)
+            llm.ask(asking, [[{"role": "user", "content": "hello"}]], watch=endpoint.check)
+
+
+def test_the_fingerprint_names_no_port_time_or_path(fake_command: Path, model: Path, tmp_path: Path) -> None:
+    seen = []
+    for _ in range(2):
+        with engine.serve(settings("transformers"), model, None, tmp_path / "log", weights_sha256="abc") as endpoint:
+            seen.append(endpoint.fingerprint)
+    assert seen[0] == seen[1] and seen[0]["base_sha256"] == "abc" and seen[0]["adapter_sha256"] is None
+    assert str(tmp_path) not in json.dumps(seen[0])
+
+
+def test_meanwhile_runs_once_while_the_server_starts(fake_command: Path, model: Path, tmp_path: Path) -> None:
+    calls: list[int] = []
+    with engine.serve(settings("transformers"), model, None, tmp_path / "log", meanwhile=lambda: calls.append(1)):
+        assert calls == [1]
+
+
+def test_an_external_server_must_list_the_model(tmp_path: Path, model: Path) -> None:
+    with FakeServer(models=("a", "b")) as server:
+        with pytest.raises(PawlError, match="just one model") as caught:
+            with engine.serve(settings("external", base_url=server.url), model, None, tmp_path / "log"):
+                pass
+        assert "a, b" in caught.value.fix
+        with pytest.raises(PawlError, match="does not serve 'c'"):
+            with engine.serve(settings("external", base_url=server.url, served_model="c"), model, None, tmp_path / "log"):
+                pass
+        with engine.serve(settings("external", base_url=f"{server.url}/", served_model="b"), model, None, tmp_path / "log") as endpoint:
+            assert (endpoint.base_url, endpoint.model) == (server.url, "b")
+
+
+def test_the_key_of_an_external_server_is_in_no_error(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAWL_TEST_KEY", "sk-very-secret")
+    outside = settings("external", base_url="http://127.0.0.1:9", api_key_env="PAWL_TEST_KEY", startup_timeout_s=2)
+    with pytest.raises(PawlError, match="does not list its models") as caught, engine.serve(outside, model, None, tmp_path / "log"):
+        pass
+    assert "sk-very-secret" not in str(caught.value)
+    with FakeServer() as server:
+        with engine.serve(
+            settings("external", base_url=server.url, api_key_env="PAWL_TEST_KEY"), model, None, tmp_path / "log"
+        ) as endpoint:
+            assert "sk-very-secret" not in repr(endpoint)
+        assert server.authorizations == ["Bearer sk-very-secret"]
+
+
+def test_an_external_server_is_never_asked_in_an_adapters_name(tmp_path: Path, model: Path) -> None:
+    with FakeServer() as server, pytest.raises(PawlError, match="cannot be given an adapter"):
+        with engine.serve(settings("external", base_url=server.url), model, make_adapter(tmp_path / "adapter"), tmp_path / "log"):
+            pass

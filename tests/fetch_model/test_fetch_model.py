@@ -1,0 +1,166 @@
+"""A base model is complete and described, or the stage says on one screen what is wrong with it."""
+
+import json
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stages.common.errors import PawlError, from_os_error
+from stages.common.models import base_model
+from stages.common.schema import Model
+from stages.fetch_model import description, sources
+from stages.fetch_model.__main__ import fetch
+
+
+def safetensors(path: Path, values: int = 6) -> None:
+    header = json.dumps(
+        {"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "shape": [2, values // 2], "data_offsets": [0, 4 * values]}}
+    ).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 4 * values)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The smallest folder that is a model."""
+    path = tmp_path / "mine"
+    path.mkdir()
+    (path / "config.json").write_text('{"model_type": "llama"}')
+    (path / "tokenizer.json").write_text("{}")
+    safetensors(path / "model.safetensors")
+    return path
+
+
+def model(**keys: str) -> Model:
+    return Model(name="m", dtype="bfloat16", **keys)
+
+
+def test_a_local_model_is_described_where_it_lies(folder: Path, tmp_path: Path) -> None:
+    described = fetch(model(source="path", path=str(folder)), tmp_path / "models")
+    assert described["path"] == str(folder)
+    assert described["parameters"] == 6
+    assert set(described["files"]) == {"config.json", "tokenizer.json", "model.safetensors"}
+    assert [path.name for path in (tmp_path / "models" / "base").iterdir()] == ["README.md"], "no second copy of the weights"
+    assert base_model(tmp_path)[1] == folder
+
+
+def test_the_weights_hash_changes_with_the_weights_alone(folder: Path) -> None:
+    before = description.describe(folder)["weights_sha256"]
+    (folder / "config.json").write_text('{"model_type": "qwen2"}')
+    assert description.describe(folder)["weights_sha256"] == before
+    safetensors(folder / "model.safetensors", values=8)
+    assert description.describe(folder)["weights_sha256"] != before
+
+
+@pytest.mark.parametrize("name", ["empty", "none", "file"])
+def test_no_model_folder_is_a_clear_error_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PawlError) as error:
+        fetch(model(source="path", path=str(tmp_path / name)), tmp_path / "models")
+    assert str(tmp_path / name) in error.value.where
+    assert len(str(error.value).splitlines()) < 10
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_an_incomplete_model_is_refused(name: str, folder: Path) -> None:
+    (folder / name).unlink()
+    with pytest.raises(PawlError, match="lacks"):
+        description.describe(folder)
+
+
+def test_pickled_weights_are_refused_with_the_reason(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(PawlError, match="opening a pickle runs"):
+        description.describe(folder)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", b"\2\0\0\0\0\0\0\0{}", b"\2\0\0\0\0\0\0\0[]"]
+)
+def test_weights_that_are_no_safetensors_are_refused(content: bytes, folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(PawlError, match="not a whole safetensors file"):
+        description.describe(folder)
+
+
+def test_weights_cut_short_are_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(PawlError, match="not a whole safetensors file"):
+        description.describe(folder)
+
+
+def test_a_shard_that_the_index_names_must_be_there(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    index = {"weight_map": {"w": "model-1.safetensors", "v": "model-2.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(PawlError, match=r"model-2\.safetensors"):
+        description.describe(folder)
+    safetensors(folder / "model-2.safetensors")
+    assert description.describe(folder)["parameters"] == 12
+
+
+def test_a_failed_fetch_leaves_no_description_of_the_model_before(folder: Path, tmp_path: Path) -> None:
+    fetch(model(source="path", path=str(folder)), tmp_path / "models")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(PawlError):
+        fetch(model(source="path", path=str(folder)), tmp_path / "models")
+    assert not (tmp_path / "models" / "base.json").exists()
+
+
+def test_the_hub_offline_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(PawlError, match="hub cannot be reached") as error:
+        sources.hub("somebody/some-model", "main")
+    assert error.value.where == "somebody/some-model@main"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, need: Callable[[str], None]) -> Iterator[Path]:
+    """A file system of 64 KiB, almost full."""
+    need("mount")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)], check=True)
+    try:
+        (folder / "filler").write_bytes(b"\0" * 56_000)
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_is_called_that_and_leaves_nothing(folder: Path, small_disk: Path) -> None:
+    with pytest.raises(OSError) as error:
+        fetch(model(source="path", path=str(folder), licence="x" * 20_000), small_disk / "models")
+    assert "disk is full" in str(from_os_error(error.value))
+    assert not (small_disk / "models" / "base.json").exists()
+
+
+@pytest.mark.e2e
+def test_a_disk_that_fills_while_weights_are_written_is_called_that(small_disk: Path) -> None:
+    with pytest.raises(OSError) as error:
+        fetch(Model(name="tiny", source="random", dtype="float32"), small_disk / "models")
+    assert "disk is full" in str(from_os_error(error.value))
+    assert list((small_disk / "models").iterdir()) == []
+
+
+@pytest.mark.e2e
+def test_the_tiny_model_is_the_same_each_time_and_knows_its_end(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tiny = Model(name="tiny", source="random", dtype="float32")
+    one, two = (fetch(tiny, tmp_path / name / "models") for name in "ab")
+    assert one == two
+    folder = base_model(tmp_path / "a")[1]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.unk_token_id) == (1, 2, 2, 0)
+    assert tokenizer.decode(tokenizer("H\u00e9 \u65e5 12")["input_ids"]) == "H\u00e9 \u65e5 12"
+    assert AutoModelForCausalLM.from_pretrained(folder).config.eos_token_id == 2
+    assert all(path.stat().st_mode & 0o777 == 0o644 for path in folder.iterdir())
