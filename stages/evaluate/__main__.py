@@ -1,0 +1,116 @@
+"""Ask the base model or the fine-tuned one all benchmark items, score the answers with OpenCompass, write one row an item.
+
+python -m stages.evaluate --split val                         the fine-tuned model: reports/eval_val/val.jsonl and val.json
+python -m stages.evaluate --split val --split test --base     the base model: reports/baseline/{val,test}.{jsonl,json}
+
+Nothing is written unless every item was answered and the rows reproduce OpenCompass's own score.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from stages.common import engine, items, llm
+from stages.common.config import load_params
+from stages.common.errors import PawlError, run_main
+from stages.common.files import ROOT, write_json
+from stages.common.models import base_model
+from stages.common.process import stage_lock
+from stages.common.schema import Config
+from stages.evaluate import benchmark, infer, score
+from stages.evaluate.benchmark import Task
+
+
+def main() -> None:
+    args, begun = parse_args(), time.monotonic()
+    with locked(args):
+        with load_params("engine", "evaluate", "benchmark.evaluator", "benchmark.postprocessor") as params:
+            base, model_dir = base_model()
+            adapter = None if args.base else adapter_dir()
+            items_of, tasks = benchmark.read(args.split), []
+            with engine.serve(
+                params.engine, model_dir, adapter, log_file(args), weights_sha256=base["weights_sha256"],
+                meanwhile=lambda: tasks.extend(benchmark.load(items_of)),  # OpenCompass's imports take as long as the server's start
+            ) as endpoint:  # fmt: skip
+                say(tasks, base["name"], adapter)
+                replies = infer.ask(endpoint, tasks, params.engine, params.evaluate)
+            results = {split: score_split(split, tasks, replies, params) for split in args.split}
+        asked = infer.settings(params.evaluate)
+        about = {
+            "model": f"{base['name']}, {'fine-tuned' if adapter else 'base'}", "fingerprint": endpoint.fingerprint | asked,
+            "settings": asked | vars(params.benchmark), "opencompass": version("opencompass"),
+            "runtime_s": round(time.monotonic() - begun, 1),
+        }  # fmt: skip
+        for split, (rows, summary) in results.items():
+            write(folder(args.base, split), split, rows, summary | about)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--split", action="append", choices=items.SPLITS, required=True, help="may be given twice: one server answers both")
+    parser.add_argument("--base", action="store_true", help="the base model, without the adapter")
+    args = parser.parse_args()
+    args.split = [split for split in items.SPLITS if split in args.split]
+    return args
+
+
+def stages(args: argparse.Namespace) -> list[str]:
+    """The DVC stages whose outputs this call writes."""
+    return ["baseline"] if args.base else [f"eval_{split}" for split in args.split]
+
+
+@contextmanager
+def locked(args: argparse.Namespace) -> Iterator[None]:
+    with ExitStack() as stack:
+        for name in stages(args):
+            stack.enter_context(stage_lock(name))
+        yield
+
+
+def log_file(args: argparse.Namespace) -> Path:
+    return ROOT / ".pawl" / "logs" / f"serve-{stages(args)[0]}.log"
+
+
+def folder(base: bool, split: str) -> Path:
+    return ROOT / "reports" / ("baseline" if base else f"eval_{split}")
+
+
+def adapter_dir() -> Path:
+    path = ROOT / "models" / "adapter"
+    if not (path / "adapter_config.json").is_file():
+        raise PawlError("there is no fine-tuned model", where=str(path), fix="run 'dvc repro train', or ask the base model with --base")
+    return path
+
+
+def say(tasks: list[Task], name: str, adapter: Path | None) -> None:
+    count = sum(len(task.items) for task in tasks)
+    parts = ", ".join(f"{len(task.items)} {task.split}/{task.name}" for task in tasks)
+    print(f"asking {name}{', fine-tuned,' if adapter else ''} {count} items: {parts}")
+
+
+def score_split(split: str, tasks: list[Task], replies: list[list[llm.Reply]], params: Config) -> tuple[list[items.Row], dict[str, Any]]:
+    """Rows and summary of one split."""
+    chosen = [(task, answers) for task, answers in zip(tasks, replies, strict=True) if task.split == split]
+    judge, postprocess = benchmark.evaluator(params.benchmark.evaluator), benchmark.postprocessor(params.benchmark.postprocessor)
+    rows = [row for task, answers in chosen for row in score.rows(task, answers, judge, postprocess)]
+    return rows, items.summarize(rows) | {"split": split, "items_sha256": benchmark.items_sha256([task for task, _ in chosen])}
+
+
+def write(where: Path, split: str, rows: list[items.Row], summary: dict[str, Any]) -> None:
+    items.write_rows(where / f"{split}.jsonl", rows)
+    write_json(where / f"{split}.json", summary)
+    overall = summary["overall"]
+    shown = ", ".join(f"{name} {part['accuracy']:.3f} ({part['lenient']:.3f} lenient)" for name, part in summary["benchmarks"].items())
+    print(f"{split}: accuracy {overall['accuracy']:.3f} on {overall['n']} items: {shown}; {overall['truncated']} truncated")
+
+
+if __name__ == "__main__":
+    run_main("evaluate", main)

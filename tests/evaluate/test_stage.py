@@ -1,0 +1,200 @@
+"""The stage writes everything or nothing, and the same twice."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stages.common import llm
+from stages.common.errors import PawlError
+from stages.common.files import write_jsonl
+from stages.common.items import item_id, read_rows
+from stages.common.schema import Engine, Evaluate
+from stages.evaluate import __main__ as stage
+from stages.evaluate import benchmark, infer
+from tests.evaluate.test_score import AccwithDetailsEvaluator
+from tests.fake_server import FakeServer
+
+ROWS = {"val": 12, "test": 7}
+
+
+def make_items(root: Path) -> None:
+    for split, count in ROWS.items():
+        for name in ("loud", "long"):
+            questions = [f"{split} {name} {'word ' * (n % 4)}{n}" for n in range(count)]
+            rows = [
+                {"benchmark": name, "question": text, "answer": text.upper() if n % 2 else "no", "category": ""}
+                for n, text in enumerate(questions)
+            ]
+            write_jsonl(
+                root / f"data/benchmark/{split}/{name}.jsonl",
+                [{"item_id": item_id(name, row["question"], row["answer"]), **row} for row in rows],
+            )
+
+
+class Run:
+    """The stage in a folder of its own, against a fake server, without OpenCompass."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.monkeypatch = root, monkeypatch
+        make_items(root)
+        for module in (stage, benchmark):
+            monkeypatch.setattr(module, "ROOT", root)
+        monkeypatch.setattr("stages.common.process.ROOT", root)
+        monkeypatch.setattr(llm, "_PAUSE_S", 0.01)
+        monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+        monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)
+        monkeypatch.setattr(stage, "base_model", lambda: ({"name": "Fake", "weights_sha256": "abc"}, root))
+        monkeypatch.setattr(benchmark, "load", self.load)
+        monkeypatch.setattr(benchmark, "evaluator", lambda dotted: AccwithDetailsEvaluator())
+        (root / ".pawl").mkdir()
+
+    @staticmethod
+    def load(items: dict[Path, list[dict[str, Any]]]) -> list[benchmark.Task]:
+        return [benchmark.Task(path.stem, path.parent.name, part, None, [row["question"] for row in part]) for path, part in items.items()]
+
+    def __call__(self, server: FakeServer, *splits: str, **changes: object) -> None:
+        evaluate = {
+            "concurrency": 4, "max_output_tokens": 32, "temperature": 0.0, "top_p": 1.0, "seed": 0, "request_timeout_s": 1.0, "retries": 2,
+        }  # fmt: skip
+        engine = Engine(name="external", kind="external", dtype="auto", max_model_len=64, startup_timeout_s=5.0, base_url=server.url)
+        params = SimpleNamespace(
+            engine=engine, evaluate=Evaluate(**{**evaluate, **changes}), benchmark=SimpleNamespace(evaluator="x.Y", postprocessor="strip")
+        )
+
+        @contextmanager
+        def load_params(*keys: str) -> Iterator[SimpleNamespace]:
+            yield params
+
+        self.monkeypatch.setattr(stage, "load_params", load_params)
+        self.monkeypatch.setattr("sys.argv", ["evaluate", "--base", *(f"--split={split}" for split in splits or ("val", "test"))])
+        stage.main()
+
+    def files(self) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(self.root)): path.read_bytes() for path in sorted((self.root / "reports").rglob("*")) if path.is_file()
+        }
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    return Run(tmp_path, monkeypatch)
+
+
+def test_every_item_has_its_row_in_the_order_of_the_files(run: Run) -> None:
+    with FakeServer() as server:
+        run(server)
+    assert list(run.files()) == [f"reports/baseline/{split}.{kind}" for split in ("test", "val") for kind in ("json", "jsonl")]
+    for split, count in ROWS.items():
+        rows = read_rows(run.root / f"reports/baseline/{split}.jsonl")
+        wanted = [row["item_id"] for part in benchmark.read([split]).values() for row in part]
+        assert [row.item_id for row in rows] == wanted and len(rows) == 2 * count
+        summary = json.loads((run.root / f"reports/baseline/{split}.json").read_text())
+        assert summary["overall"]["accuracy"] == pytest.approx(sum(row.correct for row in rows) / len(rows))
+        assert summary["split"] == split and summary["model"] == "Fake, base" and summary["fingerprint"]["temperature"] == 0.0
+    assert sum(row.correct for row in read_rows(run.root / "reports/baseline/val.jsonl")) == 12
+
+
+def test_a_repeated_run_differs_in_nothing_but_its_runtime(run: Run) -> None:
+    with FakeServer() as server:
+        run(server)
+        first = run.files()
+        run(server, concurrency=1)
+    for name, content in run.files().items():
+        if name.endswith(".json"):
+            before, after = json.loads(first[name]), json.loads(content)
+            assert before.pop("runtime_s") >= 0 and after.pop("runtime_s") >= 0
+            assert before == after and b"127.0.0.1" not in content and str(run.root).encode() not in content
+        else:
+            assert content == first[name]
+
+
+def test_items_files_differ_where_the_items_differ(run: Run) -> None:
+    with FakeServer() as server:
+        run(server)
+    hashes = {split: json.loads((run.root / f"reports/baseline/{split}.json").read_text())["items_sha256"] for split in ROWS}
+    assert hashes["val"] != hashes["test"]
+
+
+def test_faults_that_pass_change_nothing(run: Run) -> None:
+    with FakeServer() as server:
+        run(server)
+    undisturbed = run.files()
+    faults = ["429", "500", "cut", "html", "no_usage", "null"]
+    with FakeServer(fault=lambda number, body: faults[number // 5 % 6] if number % 5 == 0 else "") as server:
+        run(server, retries=6)
+    rows = {name: content for name, content in run.files().items() if name.endswith("jsonl")}
+    assert rows == {name: content for name, content in undisturbed.items() if name.endswith("jsonl")}
+
+
+@pytest.mark.parametrize("fault", ["500", "hang", "cut", "no_usage", "null"])
+def test_one_request_that_stays_failed_leaves_no_file(run: Run, fault: str) -> None:
+    def stubborn(number: int, body: dict[str, Any]) -> str:
+        return fault if body["messages"][0]["content"] == "test long 0" else ""
+
+    with FakeServer(fault=stubborn, hang_s=1) as server, pytest.raises(PawlError, match="1 of 38 requests failed"):
+        run(server, retries=1, request_timeout_s=0.5)
+    assert run.files() == {}
+
+
+def test_a_missing_adapter_is_an_error_before_anything_is_asked(run: Run) -> None:
+    run.monkeypatch.setattr("sys.argv", ["evaluate", "--split", "val"])
+    with pytest.raises(PawlError, match="no fine-tuned model"):
+        stage.adapter_dir()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows[:0], "there are no items"),
+        (lambda rows: [*rows, rows[0]], "occurs twice"),
+        (lambda rows: [{**rows[0], "question": "  "}], "question is empty"),
+        (lambda rows: [{**rows[0], "answer": "another"}], "not the one that its id was made of"),
+        (lambda rows: [{**rows[0], "answer": 4}], "no text in column answer"),
+        (lambda rows: [{"item_id": "1"}], "no text in column benchmark, question, answer"),
+    ],
+)
+def test_items_that_are_not_whole_are_refused_with_file_and_place(run: Run, change: Any, message: str) -> None:
+    path = run.root / "data/benchmark/val/loud.jsonl"
+    write_jsonl(path, change(list(benchmark.read(["val"])[path])))
+    with pytest.raises(PawlError, match=message) as caught:
+        benchmark.read(["val"])
+    assert str(path) in caught.value.where
+
+
+def test_the_longest_prompts_are_asked_first(run: Run) -> None:
+    with FakeServer() as server:
+        run(server, "val", concurrency=1)
+    lengths = [len(body["messages"][0]["content"]) for body in server.bodies]
+    assert lengths == sorted(lengths, reverse=True)
+    assert server.bodies[0]["max_tokens"] == 32 and server.bodies[0]["temperature"] == 0 and server.bodies[0]["seed"] == 0
+
+
+def test_a_prompt_that_does_not_fit_the_model_is_named(run: Run) -> None:
+    with FakeServer() as server, pytest.raises(PawlError, match=r"above engine\.max_model_len"):
+        run(server, max_output_tokens=62)
+    assert run.files() == {}
+
+
+def test_a_generation_without_a_single_token_is_no_answer() -> None:
+    endpoint: Any = SimpleNamespace(base_url="http://127.0.0.1:1/v1")
+    local: Any = SimpleNamespace(kind="transformers", max_model_len=64)
+    with pytest.raises(PawlError, match="generated nothing"):
+        infer._check(llm.Reply("", 4, 0, "stop"), "abc", endpoint, local, SimpleNamespace(max_output_tokens=8))  # type: ignore[arg-type]
+
+
+def test_transformers_refuses_to_pretend_that_it_samples() -> None:
+    with pytest.raises(PawlError, match="most likely token"):
+        infer.ask(SimpleNamespace(), [], SimpleNamespace(kind="transformers"), SimpleNamespace(temperature=0.7))  # type: ignore[arg-type]
+
+
+def test_each_call_locks_the_stages_whose_files_it_writes() -> None:
+    assert stage.stages(argparse.Namespace(base=True, split=["val", "test"])) == ["baseline"]
+    assert stage.stages(argparse.Namespace(base=False, split=["val", "test"])) == ["eval_val", "eval_test"]

@@ -1,0 +1,148 @@
+"""An OpenAI-compatible server on the loopback interface that misbehaves on purpose.
+
+    with FakeServer(fault=lambda number, body: "500" if number % 10 == 0 else "") as server:
+        ...  # server.url, server.bodies, server.authorizations
+
+`fault` gets the number of the request (from 1) and its body, and returns "" or one of FAULTS.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+FAULTS = ("429", "500", "401", "hang", "cut", "shape", "html", "no_json", "no_usage", "null", "no_choices", "error_200", "length")
+
+
+def echo(body: dict[str, Any]) -> str:
+    """The default answer: the last message in capitals."""
+    return str(body["messages"][-1]["content"]).upper()
+
+
+class FakeServer:
+    """See the module. `hang_s` is how long a hanging request keeps its connection without a word."""
+
+    def __init__(
+        self,
+        answer: Callable[[dict[str, Any]], str] = echo,
+        fault: Callable[[int, dict[str, Any]], str] = lambda number, body: "",
+        *,
+        models: tuple[str, ...] = ("fake",),
+        hang_s: float = 3.0,
+        retry_after_s: str = "0.05",
+    ) -> None:
+        self.answer, self.fault, self.models, self.hang_s, self.retry_after_s = answer, fault, models, hang_s, retry_after_s
+        self.bodies: list[dict[str, Any]] = []
+        self.authorizations: list[str] = []
+        self.in_flight = self.most_in_flight = 0
+        self._lock = threading.Lock()
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                fake.authorizations.append(self.headers.get("Authorization", ""))
+                self.send(200, {"object": "list", "data": [{"id": name} for name in fake.models]})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with fake._lock:
+                    fake.bodies.append(body)
+                    fake.authorizations.append(self.headers.get("Authorization", ""))
+                    number = len(fake.bodies)
+                    fake.in_flight += 1
+                    fake.most_in_flight = max(fake.most_in_flight, fake.in_flight)
+                try:
+                    fake._respond(self, body, fake.fault(number, body))
+                except (BrokenPipeError, ConnectionResetError):
+                    pass
+                finally:
+                    with fake._lock:
+                        fake.in_flight -= 1
+
+            def send(self, status: int, value: Any, *, kind: str = "application/json", **headers: str) -> None:
+                data = value if isinstance(value, bytes) else json.dumps(value).encode()
+                self.send_response(status)
+                for name, text in {"Content-Type": kind, "Content-Length": str(len(data)), **headers}.items():
+                    self.send_header(name.replace("_", "-"), text)
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 256
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def __enter__(self) -> FakeServer:
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def requests(self) -> int:
+        return len(self.bodies)
+
+    def _respond(self, handler: Any, body: dict[str, Any], fault: str) -> None:
+        answer = completion(self.answer(body), body)
+        if fault == "429":
+            return handler.send(429, {"error": {"message": "slow down"}}, Retry_After=self.retry_after_s)
+        if fault == "500":
+            return handler.send(500, {"error": {"message": "something broke"}})
+        if fault == "401":
+            return handler.send(401, {"error": {"message": f"wrong key: {handler.headers.get('Authorization', '')}"}})
+        if fault == "hang":
+            time.sleep(self.hang_s)
+            handler.close_connection = True
+            return None
+        if fault == "cut":
+            handler.send_response(200)
+            handler.send_header("Content-Type", "application/json")
+            handler.send_header("Content-Length", "1000")
+            handler.end_headers()
+            handler.wfile.write(json.dumps(answer).encode()[:40])
+            handler.wfile.flush()
+            handler.close_connection = True
+            return None
+        if fault == "html":
+            return handler.send(200, b"<html><body>Welcome to the hotel's network</body></html>", kind="text/html")
+        if fault == "no_json":
+            return handler.send(200, b'{"choices": [')
+        if fault == "shape":
+            answer = {"choices": "none today"}
+        elif fault == "error_200":
+            answer = {"error": {"message": "out of memory"}}
+        elif fault == "no_choices":
+            answer["choices"] = []
+        elif fault == "null":
+            answer["choices"][0]["message"]["content"] = None
+        elif fault == "no_usage":
+            del answer["usage"]
+        elif fault == "length":
+            answer["choices"][0]["finish_reason"] = "length"
+        elif fault:
+            raise AssertionError(f"unknown fault {fault}")
+        return handler.send(200, answer)
+
+
+def completion(text: str, body: dict[str, Any]) -> dict[str, Any]:
+    """A well-formed chat completion; a word counts as a token, and the end as one more."""
+    read = sum(len(str(message["content"]).split()) for message in body["messages"])
+    written = len(text.split()) + 1
+    return {
+        "id": "chatcmpl-fake", "object": "chat.completion", "created": 1, "model": body["model"],
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
+        "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
+    }  # fmt: skip
