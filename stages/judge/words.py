@@ -1,0 +1,132 @@
+"""The verdict in words: the three fields that a researcher reads, filled in from aggregate figures by the templates of prompts/judge/.
+
+Nothing here sees an item's text, a prediction or a single item's result: the templates get only what `facts` gives.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stages.common.files import ROOT
+from stages.common.text import markdown, plain
+from stages.judge.curve import read_curve
+from stages.judge.inputs import Inputs, figure
+
+FIELDS = {"Code Summary": "code_summary", "Reason": "reason", "Decision": "decision"}
+FORM_SHARE = 0.5
+"""A strict gain of which at least this share is missing from the lenient score is called mostly form."""
+
+
+def facts(verdict: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
+    """What the templates may say, from the verdict without its words (see `stages.judge`) and the reports."""
+    pooled = verdict["evidence"]["pooled"]
+    curve = read_curve(inputs.losses)
+    candidate = inputs.candidate.rows
+    known = {
+        "experiment": {name: plain(value, 600) for name, value in verdict["experiment"].items()},
+        "outcome": verdict["outcome"],
+        "accepted": verdict["accepted"],
+        "why": verdict["evidence"]["why"],
+        "alpha": verdict["evidence"]["alpha"],
+        "min_effect": verdict["evidence"]["min_effect"],
+        "pooled": pooled,
+        "further": verdict["evidence"]["further_items"],
+        "benchmarks": [{"name": plain(name, 80), **part} for name, part in sorted(verdict["evidence"]["benchmarks"].items())],
+        "vetoes": [plain(guard["detail"], 400) for guard in verdict["guards"] if not guard["passed"]],
+        "veto_names": [guard["guard"] for guard in verdict["guards"] if not guard["passed"]],
+        "form": form_share(pooled),
+        "truncated": sum(row.truncated for row in candidate) / len(candidate),
+        "curve": curve,
+        "train": _training(inputs.training),
+        "data": _data(inputs.data),
+    }
+    return {**known, "next": next_component(known)}
+
+
+def form_share(figures: dict[str, Any]) -> float | None:
+    """The share of the strict gain that the lenient score does not show, 0 to 1: what was learnt of form alone. None without a gain."""
+    gain = figures["difference"]
+    return None if gain <= 0 else min(1.0, max(0.0, (gain - figures["lenient_difference"]) / gain))
+
+
+def next_component(known: dict[str, Any]) -> str:
+    """The part of the experiment to work on next: the first rule that applies, from what invalidates the result to what refines it."""
+    pooled, curve = known["pooled"], known["curve"]
+    rules = [
+        ("evaluation", any(name != "truncation" for name in known["veto_names"])),
+        ("output length", "truncation" in known["veto_names"]),
+        ("learning rate down", curve["shape"] in ("diverging", "oscillating")),
+        ("learning rate up", curve["shape"] == "flat"),
+        ("less training", curve["overfitting"]),
+        ("more training", curve["shape"] == "falling"),
+        ("more items", known["outcome"] == "inconclusive" and known["why"] == "gain uncertain"),
+        ("hypothesis", pooled["difference"] < known["min_effect"]),
+        ("content", (known["form"] or 0) >= FORM_SHARE),
+        ("weakest", pooled["candidate"]["accuracy"] < 1),
+    ]
+    return next((name for name, applies in rules if applies), "harder benchmark")
+
+
+def _training(report: dict[str, Any]) -> dict[str, Any]:
+    origin = "reports/train.json"
+    needed = ("initial_loss", "final_loss", "steps", "epochs", "rows", "trainable_parameters", "total_parameters")
+    return {name: figure(report, name, origin, optional=name.endswith("loss")) for name in needed}
+
+
+def _data(report: dict[str, Any]) -> dict[str, Any]:
+    origin = "reports/generate_data.json"
+    sources = figure(report, "sources", origin)
+    return {
+        "rows": figure(report, "rows", origin),
+        "tokens": figure(report, "tokens.total", origin),
+        "sources": [plain(name, 80) for name in sorted(sources)],
+        "contaminated": sum(figure(part, "contaminated", f"{origin}, {name}") for name, part in sources.items()),
+        "duplicates": sum(figure(part, "duplicates", f"{origin}, {name}") for name, part in sources.items()),
+    }
+
+
+def put_into_words(known: dict[str, Any]) -> dict[str, str]:
+    """The fields "Code Summary", "Reason" (one paragraph of three to five sentences) and "Decision" (yes or no)."""
+    folder = _environment(ROOT / "prompts" / "judge")
+    return {field: " ".join(folder.get_template(f"{name}.j2").render(known).split()) for field, name in FIELDS.items()}
+
+
+def page(verdict: dict[str, Any], known: dict[str, Any]) -> str:
+    """The verdict as a page of Markdown, in which every text from outside is escaped."""
+    rows = [*known["benchmarks"], {"name": "all", **known["pooled"]}]
+    return str(_environment(Path(__file__).parent).get_template("verdict.md.j2").render(known, verdict=verdict, rows=rows))
+
+
+def _environment(folder: Path) -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=False, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters |= {"points": points, "signed": signed, "amount": amount, "percent": percent, "p": p_value}
+    environment.filters |= {"md": markdown, "count": lambda number: f"{number:,}"}
+    return environment
+
+
+def points(value: float) -> str:
+    """A difference of accuracies: '+71.5 points'."""
+    return f"{signed(value)} points"
+
+
+def signed(value: float) -> str:
+    return f"{round(100 * value, 1) + 0.0:+.1f}"  # adding zero: never "-0.0"
+
+
+def amount(value: float) -> str:
+    """A size without direction: '1 point', '2.5 points'."""
+    return f"{100 * value:.3g} point{'' if 100 * value == 1 else 's'}"
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def p_value(value: float) -> str:
+    return "p < 0.0001" if value < 1e-4 else f"p = {value:.4f}" if value < 0.1 else f"p = {value:.2f}"

@@ -1,0 +1,53 @@
+"""The page to open: reports/index.html, one file that needs no network.
+
+python -m stages.report            build it
+python -m stages.report --show     say what came out and where to look; builds nothing
+
+The page has the verdict, the validation scores with intervals, the loss curve, what was trained on what, and, folded away, the test scores.
+Identical reports give an identical page, but for the line of timings at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from stages.common.config import load_params
+from stages.common.errors import run_main
+from stages.common.files import ROOT, read_json, write_text
+from stages.common.process import stage_lock
+from stages.common.text import visible
+from stages.report.page import gather, render
+
+PAGE = "reports/index.html"
+
+
+def show(reports: Path) -> None:
+    """The end of `make run`: what came out, in four lines."""
+    verdict = read_json(reports / "judge.json")
+    pooled = verdict["evidence"]["pooled"]
+    sides = f"accuracy {pooled['incumbent']['accuracy']:.3f} -> {pooled['candidate']['accuracy']:.3f}"
+    interval = f"{pooled['difference']:+.3f} (95 % {pooled['low']:+.3f} to {pooled['high']:+.3f})"
+    print(f"\n{verdict['outcome'].upper()}: {visible(verdict['experiment']['name'])} against {verdict['experiment']['incumbent']}")
+    print(f"  {sides}, {interval}, p = {pooled['p_better']:.2g}, {pooled['n']} validation items")
+    print(f"  the page:  {reports / 'index.html'}")
+    print("  MLflow:    make ui, then http://127.0.0.1:5000")
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m stages.report", description=__doc__, formatter_class=raw)
+    parser.add_argument("--show", action="store_true", help="print the verdict, the page's path and how to open MLflow")
+    if parser.parse_args().show:
+        show(ROOT / "reports")
+        return
+    with (
+        stage_lock("report"),
+        load_params("experiment", "model", "data", "benchmark", "train", "engine", "evaluate", "judge") as params,
+    ):
+        write_text(ROOT / PAGE, render(gather(ROOT, params)))
+        print(f"report: {ROOT / PAGE}")
+
+
+if __name__ == "__main__":
+    run_main("report", main)

@@ -1,0 +1,41 @@
+"""Log the run in the working tree to MLflow, once.
+
+python -m stages.track
+
+A run is found by its key (tag pawl.key): a hash of the parameters and of the reports without their times. A complete run
+is left alone, an incomplete one is completed, so the stage may run as often as it likes, also for results that DVC restored.
+The store is the server that MLFLOW_TRACKING_URI names, or mlflow.db and mlartifacts/ in the repository (in the main one, from a queue
+worker's clone too). tracking=none logs nothing. Test scores are logged under test/ and baseline_test/, for human eyes only.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from stages.common.config import load_params
+from stages.common.errors import run_main
+from stages.common.files import ROOT, main_root
+from stages.common.process import stage_lock
+from stages.track.record import make_record
+from stages.track.store import save
+
+SECTIONS = ("experiment", "model", "data", "benchmark", "train", "launcher", "engine", "evaluate", "judge", "tracking")
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(prog="python -m stages.track", description=__doc__, formatter_class=raw).parse_args()
+    with (
+        stage_lock("track"),
+        load_params("experiment", "model", "data", "benchmark", "train", "launcher", "engine", "evaluate", "judge", "tracking") as params,
+    ):
+        if params.tracking.kind == "none":
+            print("track: tracking.kind is none, nothing logged")
+            return
+        record = make_record(ROOT, {name: getattr(params, name) for name in SECTIONS})
+        done = save(record, params.tracking.experiment, main_root())
+        print(f"track: run {record.name} {done} in MLflow, {len(record.metrics)} metric points; 'make ui' shows it")
+
+
+if __name__ == "__main__":
+    run_main("track", main)

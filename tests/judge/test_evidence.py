@@ -1,0 +1,179 @@
+"""The statistics: what they promise, attacked with the cases in which such code usually breaks."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from scipy.stats import binomtest
+
+from stages.common.errors import PawlError
+from stages.judge.evidence import decide, evidence, figures, further_items, pair, sign_flip, tango
+from tests.synthetic import make_row, make_rows
+
+ALPHA, EFFECT = 0.05, 0.01
+
+
+def judged(candidate, incumbent, alpha=ALPHA, effect=EFFECT):
+    return evidence(pair(candidate, incumbent), alpha, effect)
+
+
+def outcomes(wins: int, losses: int, ties: int = 0):
+    """Two sides with so many discordant and tied items."""
+    flags = [(True, False)] * wins + [(False, True)] * losses + [(k % 2 == 0, k % 2 == 0) for k in range(ties)]
+    return [make_row(k, a) for k, (a, _) in enumerate(flags)], [make_row(k, b) for k, (_, b) in enumerate(flags)]
+
+
+def test_null_experiments_are_accepted_at_most_alpha_and_far_less_than_by_the_naive_rule():
+    rng, runs, ours, naive = random.Random(20), 600, 0, 0
+    for _ in range(runs):
+        wins = losses = 0
+        for _ in range(60):
+            a, b = rng.random() < 0.6, rng.random() < 0.6
+            wins, losses = wins + (a and not b), losses + (b and not a)
+        low, high = tango(wins, losses, 60)
+        better, _ = sign_flip([1] * wins + [-1] * losses)
+        pooled = {"difference": (wins - losses) / 60, "p_better": better, "low": low, "high": high}
+        ours += decide(pooled, ALPHA, EFFECT)[0] == "accept"
+        naive += wins > losses
+    assert ours / runs <= ALPHA
+    assert naive / runs > 0.35
+
+
+def test_a_real_gain_is_accepted():
+    found = judged(make_rows(0.7, seed=1), make_rows(0.1, seed=2))
+    assert found["outcome"] == "accept" and found["pooled"]["p_better"] < 1e-6 and found["pooled"]["low"] > 0.4
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(0, 0), (1, 0), (0, 1), (5, 0), (12, 3), (3, 12), (40, 40), (999, 900)])
+def test_the_p_value_is_mcnemars_exact_one(wins, losses):
+    candidate, incumbent = outcomes(wins, losses, ties=4)
+    pooled = judged(candidate, incumbent)["pooled"]
+    n = wins + losses
+    assert pooled["p_better"] == pytest.approx(binomtest(wins, n, alternative="greater").pvalue if n else 1, rel=1e-9)
+    assert pooled["p_two_sided"] == pytest.approx(binomtest(wins, n).pvalue if n else 1, rel=1e-9)
+    assert (pooled["candidate_only"], pooled["incumbent_only"], pooled["n"]) == (wins, losses, n + 4)
+
+
+def test_the_interval_is_the_published_one():
+    # Bentur et al. 2009 in Fagerland, Lydersen and Laake 2014: 1 and 7 discordant pairs of 21; Tango's interval -0.517 to -0.026
+    low, high = tango(1, 7, 21)
+    assert (round(low, 3), round(high, 3)) == (-0.517, -0.026)
+
+
+@pytest.mark.parametrize("n", [1, 2, 44, 10_000])
+def test_the_interval_holds_at_the_edges(n):
+    for gain, loss in ((0, 0), (n, 0), (0, n), (1, 0), (0, 1)):
+        low, high = tango(gain, loss, n)
+        assert -1 <= low <= (gain - loss) / n <= high <= 1 and low < high
+    assert tango(0, 0, n)[1] == pytest.approx(1.959964**2 / (n + 1.959964**2), rel=1e-5)  # the closed form without discordant pairs
+    assert tango(n, 0, n)[1] == 1 and tango(0, n, n)[0] == -1
+
+
+def test_the_interval_mirrors_when_the_sides_change_places():
+    for gain, loss, n in ((7, 2, 30), (1, 0, 3), (50, 50, 400)):
+        low, high = tango(gain, loss, n)
+        assert tango(loss, gain, n) == pytest.approx((-high, -low), abs=1e-9)
+
+
+def test_repeats_are_averaged_within_their_item_and_add_no_items():
+    once = outcomes(12, 3, ties=10)
+    thrice = [[row.__class__(**{**row.__dict__, "repeat": k}) for row in side for k in range(3)] for side in once]
+    first, second = judged(*once)["pooled"], judged(*thrice)["pooled"]
+    for key in ("n", "difference", "p_better", "p_two_sided", "low", "high", "candidate_only"):
+        assert first[key] == pytest.approx(second[key], rel=1e-9), key
+
+
+def test_the_sign_flip_test_of_repeats_is_the_enumeration():
+    units = [3, 2, 2, -1, 1, 0, 3]
+    nonzero = [abs(u) for u in units if u]
+    sums = [sum(s * (1 if bits >> k & 1 else -1) for k, s in enumerate(nonzero)) for bits in range(2 ** len(nonzero))]
+    better, two_sided = sign_flip(units)
+    assert better == pytest.approx(sum(s >= sum(units) for s in sums) / len(sums))
+    assert two_sided == pytest.approx(sum(abs(s) >= abs(sum(units)) for s in sums) / len(sums))
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "ties", "outcome"),
+    [
+        (0, 0, 1, "reject"),  # one item, equal
+        (1, 0, 0, "inconclusive"),  # one item, won
+        (0, 1, 0, "reject"),
+        (0, 0, 200, "reject"),  # identical answers
+        (4, 0, 196, "inconclusive"),  # p = 0.0625
+        (5, 0, 195, "accept"),  # p = 0.031
+        (12, 9, 400, "inconclusive"),
+        (1, 0, 5000, "reject"),  # the whole interval is below one point
+        (20, 0, 5000, "reject"),  # certain, and too small to be worth having
+    ],
+)
+def test_outcomes(wins, losses, ties, outcome):
+    assert judged(*outcomes(wins, losses, ties))["outcome"] == outcome
+
+
+def test_all_correct_on_both_sides_is_no_gain():
+    rows = [make_row(k, True) for k in range(50)]
+    found = judged(rows, rows)
+    assert (found["outcome"], found["pooled"]["p_better"]) == ("reject", 1)
+
+
+def test_inconclusive_says_how_many_items_would_decide_and_those_would():
+    pooled = judged(*outcomes(30, 20, ties=150))["pooled"]
+    more = further_items(pooled, ALPHA, EFFECT)
+    assert more["towards"] == "accept" and more["items"] > 100
+    scale = (200 + more["items"]) / 200
+    bigger = figures(pair(*outcomes(round(30 * scale), round(20 * scale), ties=round(150 * scale)))["chain_sum"])
+    assert decide(bigger, ALPHA, EFFECT)[0] == "accept"
+
+
+def test_a_missing_item_is_named_and_never_left_out():
+    rows = make_rows(0.5, n=5)
+    with pytest.raises(PawlError, match=r"2 items only in the incumbent .candidate 8 items, incumbent 10.*chain_sum/"):
+        pair(rows[2:], rows)
+    with pytest.raises(PawlError, match="1 item only in the candidate"):
+        pair(rows, rows[:-1])
+
+
+def test_a_duplicated_item_is_named():
+    rows = make_rows(0.5, n=5)
+    with pytest.raises(PawlError, match=f"1 item duplicated in the candidate: chain_sum/{rows[0].item_id}"):
+        pair([*rows, rows[0]], rows)
+
+
+def test_a_renamed_benchmark_is_refused():
+    rows = [make_row(k, True) for k in range(5)]
+    renamed = [make_row(k, True, item_id=row.item_id, benchmark="sums") for k, row in enumerate(rows)]
+    with pytest.raises(PawlError, match="5 items only in the candidate"):
+        pair(renamed, rows)
+
+
+def test_another_answer_key_is_refused():
+    rows = [make_row(k, True) for k in range(5)]
+    changed = [make_row(0, True, item_id=rows[0].item_id, gold="7"), *rows[1:]]
+    with pytest.raises(PawlError, match="1 item with another answer key"):
+        pair(changed, rows)
+
+
+def test_a_missing_repeat_is_refused():
+    rows = [make_row(k, True, repeat=r) for k in range(5) for r in range(2)]
+    with pytest.raises(PawlError, match="1 item in the candidate without the repeats"):
+        pair(rows[:-1], rows)
+
+
+@pytest.mark.parametrize("repeat", [-1, 10**9])
+def test_an_impossible_repeat_is_refused(repeat):
+    with pytest.raises(PawlError, match="repeat"):
+        pair([make_row(0, True, repeat=repeat)], [make_row(0, True)])
+
+
+def test_no_rows_are_no_evidence():
+    with pytest.raises(PawlError, match="the incumbent has no rows"):
+        pair([make_row(0, True)], [])
+
+
+def test_ten_thousand_pairs_take_under_a_second():
+    candidate, incumbent = make_rows(0.6, n=5000, seed=1), make_rows(0.5, n=5000, seed=2)
+    begun = time.process_time()
+    judged(candidate, incumbent)
+    assert time.process_time() - begun < 1

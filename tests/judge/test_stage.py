@@ -1,0 +1,232 @@
+"""The judge as a stage: guards, words, and that it has no way to a test split."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.common.errors import PawlError
+from stages.common.files import ROOT, read_json, write_json
+from stages.common.schema import Experiment, Judge
+from stages.judge.__main__ import judge_reports
+from stages.judge.inputs import read_inputs, validation_rows
+from tests.synthetic import FINGERPRINT, make_rows, write_losses, write_run, write_side
+
+JUDGE = Judge(name="rules", kind="rules", alpha=0.05, min_effect=0.01, max_truncated=0.2)
+EXPERIMENT = Experiment(name="synthetic", hypothesis="It helps.", parent="", incumbent="reports/baseline")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_run(tmp_path)
+
+
+def judge(root: Path, experiment: Experiment = EXPERIMENT):
+    return judge_reports(root, JUDGE, experiment)
+
+
+def candidate_rows(**changes):
+    return [row.__class__(**{**row.__dict__, **changes}) for row in make_rows(0.7, seed=2)]
+
+
+def vetoes(verdict):
+    return {guard["guard"] for guard in verdict["guards"] if not guard["passed"]}
+
+
+def sentences(text: str) -> int:
+    return len(re.findall(r"[.!?](?=\s|$)", text))
+
+
+def test_a_real_gain_is_accepted_in_three_to_five_sentences(run):
+    verdict = judge(run)
+    assert verdict["accepted"] and verdict["outcome"] == "accept" and not vetoes(verdict)
+    words = verdict["words"]
+    assert set(words) == {"Code Summary", "Reason", "Decision"} and words["Decision"] == "yes"
+    assert 3 <= sentences(words["Reason"]) <= 5 and "\n" not in words["Reason"] and "converged" in words["Reason"]
+    assert "Benchmark Performance Issue" not in words["Reason"]
+
+
+def test_the_same_reports_give_the_same_bytes(run):
+    judge(run)
+    first = [(run / "reports" / name).read_bytes() for name in ("judge.json", "judge.md")]
+    for path in ("eval_val/val.json", "baseline/val.json", "train.json"):
+        write_json(run / "reports" / path, {**read_json(run / "reports" / path), "runtime_s": 999.0})
+    judge(run)
+    assert [(run / "reports" / name).read_bytes() for name in ("judge.json", "judge.md")] == first
+
+
+def test_no_gain_opens_with_the_label(tmp_path):
+    verdict = judge(write_run(tmp_path, base=0.5, tuned=0.3))
+    assert not verdict["accepted"] and verdict["words"]["Decision"] == "no"
+    assert verdict["words"]["Reason"].startswith("[Benchmark Performance Issue] ")
+    assert 3 <= sentences(verdict["words"]["Reason"]) <= 5
+
+
+def test_inconclusive_is_no_acceptance(tmp_path):
+    write_run(tmp_path, base=0.5, tuned=0.5, n=30)
+    write_side(tmp_path / "reports" / "baseline", rows := make_rows(0.5, n=30, seed=2))
+    better = [
+        row.__class__(**{**row.__dict__, "correct": True, "score": 1.0}) if k < 4 and not row.correct else row for k, row in enumerate(rows)
+    ]
+    write_side(tmp_path / "reports" / "eval_val", better, adapter="a" * 64)
+    verdict = judge(tmp_path)
+    assert verdict["outcome"] == "inconclusive" and not verdict["accepted"] and verdict["words"]["Decision"] == "no"
+    assert verdict["evidence"]["further_items"]["items"] > 0 and "more items" in verdict["words"]["Reason"]
+
+
+def test_an_incomplete_evaluation_is_never_accepted(run):
+    reports = run / "reports"
+    write_json(reports / "build_benchmark.json", {"tasks": {"chain_sum": {"val": 150}, "word_sequence_reversal": {"val": 100}}})
+    verdict = judge(run)
+    assert (
+        vetoes(verdict) == {"complete"} and verdict["outcome"] == "reject" and "100 of 150 items of chain_sum" in verdict["words"]["Reason"]
+    )
+    assert not verdict["words"]["Reason"].startswith("[Benchmark")
+
+
+def test_a_task_that_was_not_answered_at_all_is_a_veto(run):
+    path = run / "reports" / "build_benchmark.json"
+    tasks = {**read_json(path)["tasks"], "forgotten": {"val": 3, "test": 3}}
+    write_json(path, {**read_json(path), "tasks": tasks})
+    assert vetoes(judge(run)) == {"complete"}
+
+
+def test_an_item_that_one_side_lacks_stops_the_stage_and_leaves_no_verdict(run):
+    write_side(run / "reports" / "eval_val", candidate_rows()[1:], adapter="a" * 64)
+    with pytest.raises(PawlError, match="only in the incumbent"):
+        judge(run)
+    assert not (run / "reports" / "judge.json").exists()
+
+
+@pytest.mark.parametrize("key", ["engine", "engine_version", "dtype", "base_sha256", "chat_template_sha256", "temperature", "new"])
+def test_other_conditions_are_a_veto(run, key):
+    write_side(run / "reports" / "eval_val", candidate_rows(), fingerprint={**FINGERPRINT, key: "other"})
+    verdict = judge(run)
+    assert vetoes(verdict) == {"same conditions"} and key in verdict["words"]["Reason"]
+
+
+def test_a_missing_fingerprint_is_a_veto(run):
+    write_side(run / "reports" / "eval_val", candidate_rows(), fingerprint={})
+    assert vetoes(judge(run)) == {"same conditions"}
+
+
+def test_other_items_behind_the_same_names_are_a_veto(run):
+    write_side(run / "reports" / "eval_val", candidate_rows(), items_sha256="f" * 64)
+    assert vetoes(judge(run)) == {"same items"}
+
+
+def test_a_summary_that_its_rows_do_not_carry_is_a_veto(run):
+    write_side(run / "reports" / "eval_val", candidate_rows(), overall={"n": 200, "accuracy": 0.99})
+    assert vetoes(judge(run)) == {"summary"}
+
+
+def test_too_many_truncated_answers_are_a_veto(run):
+    write_side(run / "reports" / "eval_val", candidate_rows(truncated=True), adapter="a" * 64)
+    verdict = judge(run)
+    assert vetoes(verdict) == {"truncation"} and verdict["truncated"]["candidate"] == 1
+
+
+def test_a_diverged_training_is_said_and_sent_back_to_the_optimiser(run):
+    write_losses(run / "reports" / "loss.csv", [3.0, 2.0, float("nan"), 9.0])
+    reason = judge(run)["words"]["Reason"]
+    assert "diverged" in reason and "learning rate" in reason
+
+
+def test_hostile_names_stay_text_in_the_markdown_page(run):
+    hypothesis = "</script><img src=x> {{7*7}} {% raw %} **bold** [a](http://x) | cell \x1b[31m \x00 \u202e `code`\n# heading"
+    verdict = judge(run, Experiment(name="<b>x</b>", hypothesis=hypothesis, parent="", incumbent="reports/baseline"))
+    page = (run / "reports" / "judge.md").read_text()
+    assert verdict["experiment"]["hypothesis"] == hypothesis
+    assert "<img" not in page and "<b>" not in page and "49" not in re.findall(r"Hypothesis.*", page)[0]
+    assert not set(page) & {"\x1b", "\x00", "\u202e"} and not re.search(r"^# heading", page, re.M)
+    assert r"\[a\](http://x)" in page and r"\*\*bold\*\*" in page and r"\| cell" in page
+
+
+def test_no_word_holds_item_content(run):
+    rows = [row.__class__(**{**row.__dict__, "prediction": "LEAKED ANSWER"}) for row in candidate_rows()]
+    write_side(run / "reports" / "eval_val", rows, adapter="a" * 64)
+    judge(run)
+    for name in ("judge.json", "judge.md"):
+        text = (run / "reports" / name).read_text()
+        assert "LEAKED" not in text and "SECRET" not in text and not any(row.item_id in text for row in rows)
+
+
+def test_no_test_file_is_opened(run, monkeypatch):
+    opened = []
+    real_open, real_io, real_os = builtins.open, io.open, os.open
+
+    def spy(real):
+        def opening(path, *args, **kwargs):
+            opened.append(str(path))
+            return real(path, *args, **kwargs)
+
+        return opening
+
+    monkeypatch.setattr(builtins, "open", spy(real_open))
+    monkeypatch.setattr(io, "open", spy(real_io))
+    monkeypatch.setattr(os, "open", spy(real_os))
+    judge(run)
+    read = [Path(path) for path in opened if path.startswith(str(run))]
+    assert {path.name for path in read} >= {"val.jsonl", "val.json"}
+    assert not [path for path in read if "test" in path.name or path.parent.name == "eval_test"]
+
+
+@pytest.mark.parametrize("name", ["test.jsonl", "eval-test.jsonl", "TEST.jsonl"])
+def test_a_test_file_is_refused_by_name(run, name):
+    path = run / "reports" / name
+    path.write_bytes((run / "reports/eval_val/val.jsonl").read_bytes())
+    with pytest.raises(PawlError, match="does not open test results"):
+        validation_rows(path)
+
+
+def test_a_test_file_is_refused_behind_a_link_and_by_its_rows(run):
+    link = run / "val.jsonl"
+    link.symlink_to(run / "reports/eval_test/test.jsonl")
+    with pytest.raises(PawlError, match="does not open test results"):
+        validation_rows(link)
+    copy = run / "copy.jsonl"
+    copy.write_bytes((run / "reports/eval_test/test.jsonl").read_bytes())
+    with pytest.raises(PawlError, match="another split"):
+        validation_rows(copy)
+
+
+@pytest.mark.parametrize(
+    "incumbent", ["reports/eval_test", "../elsewhere", "experiments/../reports/eval_test", "/etc", "", "experiments/a/../../x"]
+)
+def test_an_incumbent_elsewhere_is_refused(run, incumbent):
+    with pytest.raises(PawlError, match=r"experiment\.incumbent"):
+        read_inputs(run, incumbent)
+
+
+def test_an_experiment_called_test_can_be_the_incumbent(run):
+    write_side(run / "experiments" / "0007-test-rank", make_rows(0.3, seed=9))
+    assert judge(run, Experiment(name="x", hypothesis="y", incumbent="experiments/0007-test-rank"))["accepted"]
+
+
+def test_no_dependency_of_the_judge_is_a_test_result():
+    stage = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]["judge"]
+    assert not [dep for dep in stage["deps"] if "test" in re.split(r"[^a-z]+", dep)]
+
+
+def test_every_file_that_the_judge_reads_goes_through_the_one_gate():
+    readers = {"open", "read_json", "read_jsonl", "read_rows", "read_text", "read_bytes", "glob", "rglob", "iterdir"}
+    for path in (ROOT / "stages" / "judge").glob("*.py"):
+        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+            name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+            if name in readers:
+                assert path.name == "inputs.py" and ast.unparse(call.args[0]).startswith("_validation_only("), ast.unparse(call)
+
+
+def test_the_verdict_is_json_without_times(run):
+    judge(run)
+    text = (run / "reports" / "judge.json").read_text()
+    json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    assert '_s"' not in text.replace("candidate_", "")
