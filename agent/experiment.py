@@ -1,0 +1,172 @@
+"""One experiment's folder in experiments/: planned before the run, filled from the reports after it, and then never written again."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from agent.history import EXPERIMENTS, Record, number, read_record
+from stages.common.errors import PawlError
+from stages.common.files import ROOT, read_json, sha256_file, write_json, write_text
+from stages.common.items import read_rows
+
+REPORTS = ROOT / "reports"
+OUTCOMES = {"accept": "KEPT", "reject": "DISCARDED", "inconclusive": "INCONCLUSIVE"}
+COPIED = {
+    "val.jsonl": REPORTS / "eval_val" / "val.jsonl",
+    "val.json": REPORTS / "eval_val" / "val.json",
+    "judge.json": REPORTS / "judge.json",
+}
+"""Validation results and the verdict on them; nothing here comes from the test split."""
+_FIX = "run 'dvc repro --single-item judge', and see stages/judge"
+
+
+def slug(text: str) -> str:
+    """A folder's name from any text: a-z, 0-9 and single hyphens, at most 40 characters.
+
+    Raises:
+        PawlError: nothing of the text is left.
+    """
+    safe = re.sub(r"[^a-z0-9]+", "-", text[:400].lower()).strip("-")[:40].strip("-")
+    if not safe:
+        raise PawlError(f"no name can be made of {text[:40]!r}", where="--name", fix="use letters a-z and digits")
+    return safe
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def folder_of(record: Record) -> Path:
+    return EXPERIMENTS / record.folder
+
+
+def write_record(record: Record) -> None:
+    """Write record.json.
+
+    Raises:
+        PawlError: the experiment was finished before.
+    """
+    folder = folder_of(record)
+    _require_open(folder)
+    write_json(folder / "record.json", asdict(record))
+
+
+def write_settings(record: Record, current: str, params: str) -> None:
+    """Keep the sparse configuration and the resolved parameters as run."""
+    folder = folder_of(record)
+    _require_open(folder)
+    write_text(folder / "current.yaml", current)
+    write_text(folder / "params.yaml", params)
+
+
+def _require_open(folder: Path) -> None:
+    try:
+        finished = (folder / "record.json").exists() and read_record(folder).finished
+    except ValueError:
+        finished = True  # broken, so not ours to write into
+    if finished:
+        raise PawlError("a finished experiment is never written again", where=str(folder), fix="start another: python -m agent try")
+
+
+def finish(record: Record, verdict: dict[str, Any], seconds: float) -> Record:
+    """Copy the evidence into the folder, then write the record that closes it; the record comes last, so that a finished one is whole."""
+    folder = folder_of(record)
+    _require_open(folder)
+    for name, source in COPIED.items():
+        shutil.copyfile(source, folder / name)
+    done = replace(
+        record, status=OUTCOMES[verdict["outcome"]], outcome=verdict["outcome"], evidence=summary(verdict), loss=losses(),
+        dvc_lock_sha256=sha256_file(ROOT / "dvc.lock"), finished_at=now(), duration_s=round(seconds, 1),
+    )  # fmt: skip
+    write_record(done)
+    return done
+
+
+def crash(record: Record, reason: str, seconds: float) -> Record:
+    """Close the folder of an experiment without a result."""
+    _require_open(folder_of(record))
+    for name in COPIED:
+        (folder_of(record) / name).unlink(missing_ok=True)
+    done = replace(record, status="CRASHED", reason=reason, finished_at=now(), duration_s=round(seconds, 1))
+    write_record(done)
+    return done
+
+
+def read_verdict(name: str, incumbent: str) -> dict[str, Any]:
+    """reports/judge.json, once it is certain that it is about this experiment and that it carries what it says.
+
+    Raises:
+        PawlError: missing, of another experiment or incumbent, contradictory, an acceptance without paired evidence, rows of another split.
+    """
+    verdict = read_json(COPIED["judge.json"])
+    where = "reports/judge.json"
+    if not isinstance(verdict, dict) or verdict.get("outcome") not in OUTCOMES:
+        raise PawlError(f"no outcome of {', '.join(OUTCOMES)}", where=where, fix=_FIX)
+    told, versus = _identity(verdict)
+    if told != name or versus not in (incumbent, None):
+        raise PawlError(
+            f"the verdict is about {told!r:.80} against {versus!r:.80}, not {name!r} against {incumbent!r}", where=where, fix=_FIX
+        )
+    if verdict.get("accepted") is not (verdict["outcome"] == "accept"):
+        raise PawlError("outcome and accepted contradict each other", where=where, fix=_FIX)
+    figures = summary(verdict)
+    if verdict["outcome"] == "accept" and any(figures.get(key) is None for key in ("n", "accuracy", "difference", "low", "high", "p")):
+        raise PawlError("an acceptance without paired evidence (n, accuracy, difference, interval, p)", where=where, fix=_FIX)
+    if other := {row.split for row in read_rows(COPIED["val.jsonl"])} - {"val"}:
+        raise PawlError(
+            f"rows of the split {sorted(other)[0]!r:.40} among the validation results",
+            where=str(COPIED["val.jsonl"]),
+            fix="see stages/evaluate",
+        )
+    read_json(COPIED["val.json"])
+    return verdict
+
+
+def _identity(verdict: dict[str, Any]) -> tuple[Any, Any]:
+    """Name and incumbent of the experiment that a verdict is about."""
+    experiment = verdict.get("experiment")
+    if isinstance(experiment, dict):
+        return experiment.get("name"), experiment.get("incumbent")
+    return experiment, verdict.get("incumbent")
+
+
+def summary(verdict: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a verdict that history needs; the one place that knows what the judge calls them."""
+    evidence = verdict.get("evidence")
+    evidence = evidence if isinstance(evidence, dict) else {}
+    parts = evidence.get("benchmarks")
+    overall = _figures(evidence.get("pooled", evidence.get("overall")))
+    return overall | {"benchmarks": {str(name): _figures(part) for name, part in sorted(parts.items())} if isinstance(parts, dict) else {}}
+
+
+def _figures(part: Any) -> dict[str, Any]:
+    part = part if isinstance(part, dict) else {}
+    sides = {side: part[side] if isinstance(part.get(side), dict) else {} for side in ("candidate", "incumbent")}
+    found = {
+        "n": part.get("n"),
+        "accuracy": sides["candidate"].get("accuracy", part.get("candidate_accuracy")),
+        "incumbent_accuracy": sides["incumbent"].get("accuracy", part.get("incumbent_accuracy")),
+        "difference": part.get("difference"), "low": part.get("low"), "high": part.get("high"),
+        "p": part.get("p_better", part.get("p")),
+    }  # fmt: skip
+    return {name: value if number(value) is not None else None for name, value in found.items()}
+
+
+def losses() -> dict[str, Any]:
+    """First, last and lowest training loss of reports/loss.csv and the number of points; empty where there is none."""
+    values = []
+    try:
+        with open(REPORTS / "loss.csv", encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                if row.get("split", "train") == "train" and row.get("loss"):
+                    values.append(number(float(row["loss"])))
+    except (OSError, ValueError, csv.Error):
+        return {}
+    found = [value for value in values if value is not None]
+    return {"first": found[0], "last": found[-1], "lowest": min(found), "points": len(found)} if found else {}

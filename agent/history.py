@@ -1,0 +1,223 @@
+"""What was tried: one folder an experiment in experiments/, the journal, and the lineage tree that a person reads."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from stages.common.files import ROOT, write_text
+
+EXPERIMENTS = ROOT / "experiments"
+JOURNAL = EXPERIMENTS / "journal.md"
+PLANNED = "PLANNED"
+FINISHED = ("KEPT", "DISCARDED", "INCONCLUSIVE", "CRASHED")
+FILES = ("record.json", "current.yaml", "params.yaml", "val.jsonl", "val.json", "judge.json")
+"""What an experiment's folder may hold."""
+FOLDER_NAME = re.compile(r"(\d{4,})-([a-z0-9][a-z0-9-]*)")
+
+
+@dataclass(frozen=True)
+class Record:
+    """An experiment's record.json.
+
+    Attributes:
+        parent: folder name of the experiment that this one starts from ("": none).
+        incumbent: what the judge compared with, a path: reports/baseline, or experiments/NNNN-slug.
+        changes: {key, before, after}, against the parent's resolved parameters.
+        commit: the commit that the experiment started from.
+        evidence: n, accuracy, incumbent_accuracy, difference, low, high (95 %), p, and the same under `benchmarks`; validation only.
+        fingerprint: hash of the resolved parameters but for seeds and names; the same one twice is a repetition.
+        reason: why it crashed.
+    """
+
+    number: int
+    slug: str
+    status: str
+    hypothesis: str
+    parent: str = ""
+    incumbent: str = ""
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    planned_at: str = ""
+    finished_at: str | None = None
+    duration_s: float | None = None
+    commit: str = ""
+    dvc_lock_sha256: str | None = None
+    outcome: str | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+    loss: dict[str, Any] = field(default_factory=dict)
+    model: str = ""
+    fingerprint: str = ""
+    reason: str = ""
+
+    @property
+    def folder(self) -> str:
+        return f"{self.number:04d}-{self.slug}"
+
+    @property
+    def finished(self) -> bool:
+        return self.status in FINISHED
+
+
+def read_history(folder: Path = EXPERIMENTS) -> tuple[list[Record], list[str]]:
+    """All records, oldest first, and a line for each folder that is no experiment of ours or is broken."""
+    records, broken = [], []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not path.is_dir() or path.name.startswith("."):
+            continue
+        try:
+            records.append(read_record(path))
+        except ValueError as error:
+            broken.append(f"{one_line(path.name, 80)} ({one_line(str(error), 120)})")
+    return sorted(records, key=lambda record: (record.number, record.slug)), broken
+
+
+def read_record(folder: Path) -> Record:
+    """Read and check one experiment's record.
+
+    Raises:
+        ValueError: the folder's name, or the record, is not what an experiment has.
+    """
+    name = FOLDER_NAME.fullmatch(folder.name)
+    if not name:
+        raise ValueError("its name is not NNNN-slug")
+    try:
+        value = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"record.json: {error.strerror}") from None
+    except RecursionError:
+        raise ValueError("record.json: nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("record.json: not an object")
+    known = {spec.name: value[spec.name] for spec in fields(Record) if spec.name in value}
+    for key, given in known.items():
+        if not isinstance(given, _TYPES[key]) or isinstance(given, bool):
+            raise ValueError(f"record.json: {key} is of the wrong type")
+    missing = [key for key in ("number", "slug", "status", "hypothesis") if key not in known]
+    if missing:
+        raise ValueError(f"record.json: {missing[0]} is missing")
+    record = Record(**known)
+    if record.folder != folder.name:
+        raise ValueError(f"record.json is of {record.folder}")
+    if record.status not in (PLANNED, *FINISHED):
+        raise ValueError(f"record.json: unknown status {record.status}")
+    if not all(isinstance(change, dict) for change in record.changes):
+        raise ValueError("record.json: changes is of the wrong type")
+    return record
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    kinds = [getattr(kind, "__origin__", kind) for kind in (get_args(hint) if type(None) in get_args(hint) else (hint,))]
+    return (*kinds, int) if float in kinds else tuple(kinds)
+
+
+_TYPES = {name: _kinds(hint) for name, hint in get_type_hints(Record).items()}
+
+
+def next_number(folder: Path = EXPERIMENTS) -> int:
+    """One more than the highest number in use, broken folders included."""
+    names = [re.match(r"\d{4,}", path.name) for path in folder.iterdir()] if folder.is_dir() else []
+    return max((int(name[0]) for name in names if name), default=0) + 1
+
+
+def newest_kept(records: list[Record]) -> Record | None:
+    return next((record for record in reversed(records) if record.status == "KEPT"), None)
+
+
+def write_journal(records: list[Record]) -> None:
+    """Generate experiments/journal.md, newest last."""
+    lines = [
+        "# Journal of experiments",
+        "",
+        "Generated by `python -m agent` from the folders beside it; edits are overwritten. Numbers are of the validation split.",
+        "",
+        "| number | name | status | what changed | accuracy | difference (95 % interval) | p | hypothesis |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for record in records:
+        hypothesis = record.hypothesis + (f" (crashed: {record.reason})" if record.reason else "")
+        figures = f"{accuracy(record)} | {difference(record)} | {p_value(record)}"
+        what = f"{record.slug} | {record.status} | {neutral(changes(record))}"
+        lines.append(f"| {record.number:04d} | {what} | {figures} | {neutral(hypothesis)} |")
+    write_text(JOURNAL, "\n".join(lines) + "\n")
+
+
+def neutral(text: str, limit: int = 300) -> str:
+    """Text for a cell of a Markdown table that stays text: no markup, no HTML, no new cell or row, no link."""
+    shown = one_line(text, limit)
+    return re.sub(r"[&<>|`*\[\]\\!]|:(?=//)", lambda found: f"&#{ord(found[0])};", shown)
+
+
+def one_line(text: str, limit: int = 10_000) -> str:
+    """The text on one line of at most `limit` characters, without what steers a terminal: controls, bidirectional marks, surrogates."""
+    kept = (
+        character for character in " ".join(text.split()) if character in "\u200c\u200d" or unicodedata.category(character) not in _STEERING
+    )
+    clean = " ".join("".join(kept).split())
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+_STEERING = ("Cc", "Cf", "Cn", "Co", "Cs")
+
+
+def changes(record: Record) -> str:
+    parts = [f"{change.get('key')} {change.get('before')} → {change.get('after')}" for change in record.changes]
+    return ", ".join(parts[:4]) + (f" and {len(parts) - 4} more" if len(parts) > 4 else "") or "(starting point)"
+
+
+def accuracy(record: Record) -> str:
+    value = number(record.evidence.get("accuracy"))
+    return "" if value is None else f"{value:.3f}"
+
+
+def difference(record: Record) -> str:
+    value, low, high = (number(record.evidence.get(key)) for key in ("difference", "low", "high"))
+    if value is None:
+        return ""
+    return f"{value:+.3f}" + ("" if low is None or high is None else f" [{low:+.3f}, {high:+.3f}]")
+
+
+def p_value(record: Record) -> str:
+    value = number(record.evidence.get("p"))
+    return "" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+
+
+def as_json(records: list[Record]) -> list[dict[str, Any]]:
+    return [asdict(record) for record in records]
+
+
+def tree(records: list[Record], width: int = 100) -> list[str]:
+    """The lineage, newest last: the line of kept experiments goes straight down, each try hangs from the one that it started from."""
+    heirs = {record.parent: record.folder for record in records if record.status == "KEPT"}  # the last one kept of each parent goes on
+    depth: dict[str, int] = {}
+    for record in records:  # a parent is older, so its depth is known
+        depth[record.folder] = min(6, depth[record.parent] + (heirs.get(record.parent) != record.folder)) if record.parent in depth else 0
+    margin = 2 * max(depth.values(), default=0) + 2
+    return [
+        fit(_row(record, ("│ " * (depth[record.folder] - 1) + "├─" if depth[record.folder] else "●").ljust(margin)), width)
+        for record in records
+    ]
+
+
+def _row(record: Record, branch: str) -> str:
+    what = [changes(record) if record.changes else "", f"crashed: {record.reason}" if record.reason else "", record.hypothesis]
+    text = one_line("; ".join(part for part in what if part))
+    return f"{branch}{record.number:04d} {record.status:<12} {difference(record):<23} {record.slug}: {text}"
+
+
+def fit(text: str, width: int) -> str:
+    """Cut to `width` columns of a terminal; East Asian characters and emoji take two."""
+    columns = 0
+    for position, character in enumerate(text):
+        columns += 2 if unicodedata.east_asian_width(character) in "WF" else 0 if unicodedata.combining(character) else 1
+        if columns > width - (position < len(text) - 1):
+            return text[:position].rstrip() + "…"
+    return text

@@ -1,0 +1,170 @@
+"""Parameters as an experiment sees them: which ones it may change, what they resolve to, and the edit of conf/experiment/current.yaml."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+
+from agent.history import one_line
+from stages.common.config import compose
+from stages.common.errors import PawlError
+from stages.common.files import ROOT, sha256_text, write_text
+from stages.common.schema import SECTIONS
+
+CURRENT = ROOT / "conf" / "experiment" / "current.yaml"
+PARAMS = ROOT / "params.yaml"
+OPEN = ("model", "data", "train", "launcher")
+"""The sections that an experiment may change; the others measure it, and the ruler may not be changed by what it measures."""
+_NOT_COMPARED = ("experiment", "tracking", "agent")
+_KEY = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+")
+
+
+def parse(overrides: list[str]) -> list[str]:
+    """The dotted keys of key=value overrides.
+
+    Raises:
+        PawlError: not of that form, a key twice, or a key that no experiment may change.
+    """
+    keys: list[str] = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        section = key.split(".")[0]
+        shown = one_line(override, 100)
+        if section in SECTIONS and section not in OPEN:
+            why = "it is the name, hypothesis or lineage that the agent writes itself" if section == "experiment" else (
+                "it says how experiments are run and measured, and the ruler may not be changed by what it measures")  # fmt: skip
+            fix = (
+                "use --name and --why"
+                if section == "experiment"
+                else "change it by hand in conf/, run 'dvc repro' and commit, for all experiments alike"
+            )
+            raise PawlError(
+                f"an experiment may not change {section}: {why}", where=shown, fix=f"{fix}; open to experiments: {', '.join(OPEN)}"
+            )
+        if not equals or not _KEY.fullmatch(key):
+            fix = f"write section.key=value, such as train.learning_rate=5e-4, with a section of: {', '.join(OPEN)}"
+            raise PawlError("not an override of one declared parameter", where=shown, fix=fix)
+        if "${" in value or value.strip() == "???":
+            raise PawlError("a value may not refer to others, or to the environment", where=shown, fix="write the value itself")
+        if key in keys:
+            raise PawlError(f"{key} is given twice", where=shown, fix="give it once")
+        keys.append(key)
+    return keys
+
+
+def resolve(overrides: list[str]) -> dict[str, Any]:
+    """Every resolved parameter, by dotted key, under `overrides`; nothing is written.
+
+    Raises:
+        PawlError: what composition refuses (unknown key, wrong type, out of range), or a change outside the open sections.
+    """
+    keys = parse(overrides)
+    before, after = flat(compose()), flat(compose(overrides))
+    for key in keys:
+        if isinstance(after.get(key), list | dict) or key not in after:
+            raise PawlError(
+                f"{key} is not a scalar parameter",
+                where=key,
+                fix="override one of the values in it, or edit conf/experiment/current.yaml by hand",
+            )
+    for key in (key for key in before.keys() | after.keys() if before.get(key) != after.get(key)):
+        if key.split(".")[0] not in OPEN:  # by interpolation
+            raise PawlError(
+                f"this would change {key} too, which measures the experiment", where=key, fix="see conf/ for what refers to the changed key"
+            )
+    return after
+
+
+def flat(text: str) -> dict[str, Any]:
+    """The leaves of a params.yaml by dotted key; lists, and mappings without content, are leaves."""
+
+    def leaves(node: Any, prefix: str) -> dict[str, Any]:
+        if isinstance(node, dict) and node:
+            return {key: leaf for name in node for key, leaf in leaves(node[name], f"{prefix}.{name}" if prefix else str(name)).items()}
+        return {prefix: node}
+
+    return leaves(OmegaConf.to_container(OmegaConf.create(text), resolve=False), "")
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    """What changed between two sets of parameters, but for the experiment's own section."""
+    keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key) and not key.startswith("experiment."))
+    return [{"key": key, "before": before.get(key), "after": after.get(key)} for key in keys]
+
+
+def fingerprint(params: dict[str, Any]) -> str:
+    """A hash of what decides an experiment's result but for luck: seeds, names, logging and the agent's own settings do not count."""
+    parts = {
+        key: value
+        for key, value in params.items()
+        if key.split(".")[0] not in _NOT_COMPARED and key.rsplit(".")[-1] not in ("seed", "name")
+    }
+    return sha256_text(json.dumps(parts, sort_keys=True, default=str))
+
+
+def require_composed() -> dict[str, Any]:
+    """The committed parameters, which must be what conf/ composes to."""
+    text = PARAMS.read_text(encoding="utf-8") if PARAMS.exists() else ""
+    if text != compose():
+        raise PawlError(
+            "params.yaml is not what conf/ composes to",
+            where="params.yaml",
+            fix="python -m stages.common.config, then 'dvc repro' and commit",
+        )
+    return flat(text)
+
+
+def edit(values: dict[str, Any]) -> None:
+    """Set dotted keys in conf/experiment/current.yaml; comments, order and the `# @package` line stay.
+
+    Strings are quoted: what is text here must not become a number or a boolean for another reader's YAML.
+    """
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 140
+    try:
+        document = yaml.load(CURRENT.read_text(encoding="utf-8"))
+    except (OSError, YAMLError) as error:
+        raise PawlError(f"cannot be edited: {one_line(str(error), 200)}", where=str(CURRENT), fix="restore it from git") from None
+    if not isinstance(document, CommentedMap):
+        raise PawlError("is not a mapping of sections", where=str(CURRENT), fix="restore it from git")
+    for key, value in values.items():
+        *path, last = key.split(".")
+        node: Any = document
+        for name in path:
+            if not isinstance(node.get(name), CommentedMap):
+                # before `experiment`, so that the file ends with what it is about
+                place = list(node).index("experiment") if node is document and "experiment" in node else len(node)
+                node.insert(place, name, CommentedMap())
+            node = node[name]
+        node[last] = DoubleQuotedScalarString(value) if isinstance(value, str) else value
+    out = io.StringIO()
+    yaml.dump(document, out)
+    write_text(CURRENT, out.getvalue())
+
+
+def require_as_planned(planned: dict[str, Any], experiment: dict[str, str]) -> str:
+    """The text of params.yaml, once it is certain that the edit of conf/ came out as what was planned."""
+    text = PARAMS.read_text(encoding="utf-8")
+    try:
+        given = flat(text)
+    except OmegaConfBaseException as error:
+        raise PawlError(f"params.yaml cannot be read: {one_line(str(error), 200)}", where=str(PARAMS)) from None
+    wanted = {key: value for key, value in planned.items() if not key.startswith("experiment.")}
+    wanted |= {f"experiment.{key}": value for key, value in experiment.items()}
+    if wrong := sorted(key for key in wanted.keys() | given.keys() if wanted.get(key) != given.get(key)):
+        raise PawlError(
+            f"{wrong[0]} did not come out of conf/ as planned",
+            where=f"{CURRENT}, {PARAMS}",
+            fix="see what conf/config.yaml lets override it",
+        )
+    return text

@@ -1,0 +1,291 @@
+"""The working tree, worked as a person would: git, dvc, and what one experiment may leave in it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, one_line, read_record
+from stages.common.errors import PawlError
+from stages.common.files import ROOT
+from stages.common.process import run, tail
+
+STATE = ("conf/experiment/current.yaml", "params.yaml", "dvc.lock", "reports")
+"""What an experiment changes: committed when it is kept, put back to HEAD when it is not."""
+_JOURNAL = str(JOURNAL.relative_to(ROOT))
+_PIPELINE = ("conf/", "stages/", "prompts/", "experiments/", "dvc.yaml")
+_DVC = [sys.executable, "-m", "dvc"]
+
+
+def environment() -> dict[str, str]:
+    """This one's, with this Python's programs first, and without what would point git at another repository."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
+    return {**kept, "PATH": path, "DVC_NO_ANALYTICS": "true", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
+
+
+def call(argv: Sequence[str], *, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a short command in the repository; a session of its own, so that Ctrl-C reaches us and not the middle of a commit."""
+    try:
+        done = subprocess.run(
+            argv, cwd=ROOT, env=environment(), input=stdin, capture_output=True, text=True, encoding="utf-8", errors="replace",
+            start_new_session=True, check=False,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise PawlError(f"program not found: {argv[0]}", fix="install it, then run again") from None
+    if check and done.returncode:
+        shown = " ".join(argv[:3]).replace(sys.executable, "python")
+        raise PawlError(
+            f"'{one_line(shown, 80)}' failed: {one_line(done.stderr or done.stdout, 600)}", where=str(ROOT), fix="mend that, then run again"
+        )
+    return done
+
+
+def git(*arguments: str, stdin: str = "", check: bool = True) -> str:
+    return call(["git", *arguments], stdin=stdin, check=check).stdout
+
+
+def head() -> str:
+    return git("rev-parse", "HEAD").strip()
+
+
+def require_ready() -> str:
+    """Refuse a tree in which an experiment cannot be told apart from other work; returns the commit to start from.
+
+    Raises:
+        PawlError: no repository or commit, detached HEAD, a merge under way, no identity, changes, another run under way.
+    """
+    _require_repository()
+    if call(["git", "rev-parse", "--verify", "-q", "HEAD"], check=False).returncode:
+        raise PawlError("the repository has no commit yet", where=str(ROOT), fix="git add . && git commit")
+    if call(["git", "symbolic-ref", "-q", "HEAD"], check=False).returncode:
+        raise PawlError(
+            "HEAD is detached: a kept experiment would be on no branch",
+            where=str(ROOT),
+            fix="git switch main, or git switch -c <new branch>",
+        )
+    git_folder = Path(git("rev-parse", "--absolute-git-dir").strip())
+    for name in ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply"):
+        if (git_folder / name).exists():
+            raise PawlError(
+                "a merge, rebase or cherry-pick is under way", where=str(git_folder / name), fix="finish or abort it: see 'git status'"
+            )
+    require_idle()
+    if left := unfinished():
+        where = f"experiments/{', '.join(path.name for path in left)}"
+        raise PawlError("an experiment was cut short and left the tree as it was", where=where, fix="python -m agent restore")
+    if dirty := changed():
+        where = ", ".join(one_line(path, 80) for path in dirty[:5]) + (f" and {len(dirty) - 5} more" if len(dirty) > 5 else "")
+        raise PawlError(
+            "the working tree has changes that no commit holds", where=where, fix="commit them, or put them aside with 'git stash -u'"
+        )
+    if call(["git", "var", "GIT_COMMITTER_IDENT"], check=False).returncode:
+        raise PawlError("git does not know who commits", fix="git config user.name 'Your Name' && git config user.email you@example.org")
+    return head()
+
+
+def _require_repository() -> None:
+    top = call(["git", "rev-parse", "--show-toplevel"], check=False)
+    if top.returncode and "not a git repository" not in top.stderr:
+        raise PawlError(f"git does not work here: {one_line(top.stderr, 300)}", where=str(ROOT), fix="mend that, then run again")
+    if top.returncode or Path(top.stdout.strip()).resolve() != ROOT:
+        raise PawlError(
+            "not in a git repository of its own", where=str(ROOT), fix="clone Pawl with git, or: git init && git add . && git commit"
+        )
+    if not (ROOT / ".dvc").is_dir():
+        raise PawlError("not a DVC repository", where=str(ROOT), fix="dvc init")
+
+
+def require_idle() -> None:
+    """Refuse while DVC or a stage works in this tree, be it the orphan of a killed run."""
+    holders = {f"dvc (process {pid})" for pid in _dvc_processes()}
+    for path in sorted((ROOT / ".pawl").glob("*.lock")):
+        if path.name != "agent.lock" and _locked(path):
+            holders.add(f"{path.stem} (process {one_line(path.read_text(encoding='utf-8', errors='replace'), 20)})")
+    if holders:
+        raise PawlError(
+            f"already at work in this tree: {', '.join(sorted(holders))}",
+            where=str(ROOT),
+            fix="wait for it, or end it with kill and its number",
+        )
+
+
+def _locked(path: Path) -> bool:
+    try:
+        with open(path, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+def _dvc_processes() -> list[str]:
+    """Who holds DVC's repository lock (between stages), or its read-write lock (while a stage runs)."""
+    folder = ROOT / ".dvc" / "tmp"
+    if _locked(folder / "lock"):
+        return [one_line((folder / "lock").read_text(encoding="utf-8", errors="replace"), 20) or "unknown"]
+    try:
+        locks = json.loads((folder / "rwlock").read_text(encoding="utf-8"))
+        infos = [*locks.get("write", {}).values(), *(info for infos in locks.get("read", {}).values() for info in infos)]
+        return sorted({str(int(info["pid"])) for info in infos if info and _alive(int(info["pid"]))})
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return []  # absent or broken: DVC itself will say so
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs; a zombie, which a container without an init keeps for ever, does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except (OSError, IndexError):
+        return True  # another user's process, or no /proc
+
+
+def changed() -> list[str]:
+    """Paths that differ from HEAD, or that git does not know; ignored files do not count."""
+    entries = git("-c", "status.renames=false", "status", "--porcelain", "-z", "--untracked-files=all").split("\0")
+    return [entry[3:] for entry in entries if entry]
+
+
+def unfinished() -> list[Path]:
+    """Folders of experiments/ that a killed run left: not in HEAD, holding nothing but our files, planned or begun at this very commit."""
+    held = set(git("ls-tree", "--name-only", "HEAD", "experiments/").splitlines())
+    folders = [path for path in EXPERIMENTS.iterdir() if path.is_dir() and FOLDER_NAME.fullmatch(path.name)] if EXPERIMENTS.is_dir() else []
+    return sorted(path for path in folders if f"experiments/{path.name}" not in held and _left_by_us(path))
+
+
+def _left_by_us(folder: Path) -> bool:
+    if any(path.name not in FILES and path.suffix != ".partial" for path in folder.iterdir()):
+        return False
+    try:
+        record = read_record(folder)
+    except ValueError:
+        return not (folder / "record.json").exists()
+    return not record.finished or record.commit == head()
+
+
+def foreign_changes(folder: Path) -> list[str]:
+    """What the pipeline reads and somebody else changed while the experiment ran."""
+    own = (STATE[0], f"experiments/{folder.name}/")
+    return [path for path in changed() if path.startswith(_PIPELINE) and not path.startswith(own)]
+
+
+def restore() -> bool:
+    """Put conf, params, lock, reports and journal back to HEAD, and DVC's outputs to that lock; False where its cache lacks some."""
+    paths = [*STATE, _JOURNAL]
+    git("reset", "-q", "--", *paths, "experiments")
+    held = [path for path in paths if git("ls-tree", "--name-only", "HEAD", path).strip()]
+    if held:
+        git("checkout", "-q", "HEAD", "--", *held)
+    git("clean", "-fdq", "--", *paths)
+    return call([*_DVC, "checkout", "--quiet", "--force"], check=False).returncode == 0
+
+
+def put_back() -> list[str]:
+    """Undo an experiment that was cut short; returns the folders removed. They go last, since they tell that there is something to undo."""
+    _require_repository()
+    require_idle()
+    left = unfinished()
+    if left:
+        (ROOT / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)  # all its holders are dead, but DVC would wait for a zombie
+        restore()
+    for folder in left:
+        shutil.rmtree(folder)
+    return [folder.name for folder in left]
+
+
+def commit(paths: Sequence[str], message: str) -> str:
+    """Commit exactly `paths`, whatever else is staged; returns the commit."""
+    known = [path for path in paths if (ROOT / path).exists() or git("ls-files", "--", path).strip()]
+    git("add", "-A", "--", *known)
+    if git("status", "--porcelain", "--", *known).strip():
+        git("commit", "-q", "--cleanup=verbatim", "-F", "-", "--only", "--", *known, stdin=message)
+    return head()
+
+
+def commit_record(folder: Path, message: str, *, with_state: bool) -> str:
+    return commit([*(STATE if with_state else ()), _JOURNAL, f"experiments/{folder.name}"], message)
+
+
+def compose_params() -> None:
+    call([sys.executable, "-m", "stages.common.config"])
+
+
+def repro(log: Path, timeout_s: float, say: Callable[[str], None]) -> int:
+    """`dvc repro` in a process group of its own; its output goes to `log` and, as it comes, to `say`. 124: it took too long."""
+    log.unlink(missing_ok=True)
+    seen = 0
+
+    def follow() -> None:
+        nonlocal seen
+        with suppress(FileNotFoundError), open(log, "rb") as file:
+            file.seek(seen)
+            data = file.read()
+            seen += len(data)
+            say(data.decode("utf-8", "replace"))
+
+    previous = Path.cwd()
+    os.chdir(ROOT)
+    try:
+        code = run([*_DVC, "repro"], log=log, env=environment(), timeout_s=timeout_s, watch=follow, poll_s=0.3)
+    finally:
+        os.chdir(previous)
+    follow()
+    return code
+
+
+def out_of_date() -> dict[str, Any]:
+    """What `dvc status` would rerun; empty where every report belongs to the present parameters, code and data."""
+    try:
+        status = json.loads(call([*_DVC, "status", "--json"]).stdout)
+    except ValueError:
+        raise PawlError("'dvc status --json' gave no JSON", fix="run 'dvc status'") from None
+    return status if isinstance(status, dict) else {"": status}
+
+
+def failed_stage(log: Path) -> str:
+    """The stage at which dvc repro failed, from its log; "" where it does not say."""
+    found = re.findall(r"^ERROR: failed to reproduce '([\w@.-]+)'", tail(log, 8000), re.MULTILINE)
+    return found[-1] if found else ""
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], None]]:
+    """The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt; more are ignored, so that the tree is put back in peace.
+
+    Gives a function that ignores them from then on.
+    """
+    signals = [
+        each
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(each) is not signal.SIG_IGN or each == signal.SIGINT
+    ]
+
+    def shield() -> None:
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+
+    def interrupt(number: int, _: Any) -> None:
+        shield()
+        raise KeyboardInterrupt(number)
+
+    before = {each: signal.signal(each, interrupt) for each in signals}
+    try:
+        yield shield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

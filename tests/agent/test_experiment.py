@@ -1,0 +1,102 @@
+"""An experiment's folder and the verdict that fills it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import experiment
+from agent.history import Record, read_record
+from stages.common.errors import PawlError
+from tests.agent.toy_pipeline import rows
+
+PART = {
+    "n": 40,
+    "candidate": {"accuracy": 0.8},
+    "incumbent": {"accuracy": 0.5},
+    "difference": 0.3,
+    "low": 0.2,
+    "high": 0.4,
+    "p_better": 0.01,
+}
+VERDICT: dict[str, Any] = {
+    "experiment": {"name": "one", "incumbent": "reports/baseline"}, "outcome": "accept", "accepted": True,
+    "evidence": {"pooled": PART, "benchmarks": {"toy": PART}},
+}  # fmt: skip
+PLAN = Record(number=1, slug="one", status="PLANNED", hypothesis="h")
+
+
+@pytest.fixture
+def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("val.jsonl", "val.json", "judge.json"):
+        monkeypatch.setitem(experiment.COPIED, name, tmp_path / name)
+    monkeypatch.setattr(experiment, "EXPERIMENTS", tmp_path / "experiments")
+    monkeypatch.setattr(experiment, "ROOT", tmp_path)
+    monkeypatch.setattr(experiment, "REPORTS", tmp_path)
+    (tmp_path / "dvc.lock").write_text("")
+    (tmp_path / "val.jsonl").write_text(rows(3, "val"))
+    (tmp_path / "val.json").write_text("{}")
+    (tmp_path / "judge.json").write_text(json.dumps(VERDICT))
+    return tmp_path
+
+
+def test_a_finished_experiment_is_never_written_again(reports: Path) -> None:
+    experiment.write_record(PLAN)
+    experiment.write_settings(PLAN, "a", "b")
+    done = experiment.finish(PLAN, VERDICT, 1.0)
+    assert done.status == "KEPT" and read_record(experiment.folder_of(done)) == done
+    held = {path.name: path.read_bytes() for path in experiment.folder_of(done).iterdir()}
+    for write in (
+        lambda: experiment.write_record(PLAN), lambda: experiment.write_settings(PLAN, "x", "y"),
+        lambda: experiment.finish(PLAN, VERDICT, 2.0), lambda: experiment.crash(PLAN, "late", 2.0),
+    ):  # fmt: skip
+        with pytest.raises(PawlError, match="never written again"):
+            write()
+    assert {path.name: path.read_bytes() for path in experiment.folder_of(done).iterdir()} == held
+
+
+def test_a_crash_keeps_no_copied_result(reports: Path) -> None:
+    experiment.write_record(PLAN)
+    (experiment.folder_of(PLAN) / "val.jsonl").write_text("half")
+    experiment.crash(PLAN, "disk full", 1.0)
+    assert [path.name for path in experiment.folder_of(PLAN).iterdir()] == ["record.json"]
+
+
+def test_the_judges_figures_are_read(reports: Path) -> None:
+    figures = {"n": 40, "accuracy": 0.8, "incumbent_accuracy": 0.5, "difference": 0.3, "low": 0.2, "high": 0.4, "p": 0.01}
+    assert experiment.summary(experiment.read_verdict("one", "reports/baseline")) == {**figures, "benchmarks": {"toy": figures}}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"experiment": {"name": "two", "incumbent": "reports/baseline"}}, "is about"),
+        ({"experiment": {"name": "one", "incumbent": "experiments/0001-x"}}, "is about"),
+        ({"experiment": None}, "is about"),
+        ({"outcome": "great"}, "no outcome"),
+        ({"outcome": "reject"}, "contradict"),
+        ({"accepted": 1}, "contradict"),
+        ({"evidence": {}}, "without paired evidence"),
+        ({"evidence": {"pooled": {**PART, "p_better": float("nan")}}}, "without paired evidence"),
+        ({"evidence": {"pooled": {**PART, "low": "x"}}}, "without paired evidence"),
+    ],
+)
+def test_a_verdict_that_does_not_carry_what_it_says_is_not_believed(reports: Path, change: dict[str, Any], expected: str) -> None:
+    (reports / "judge.json").write_text(json.dumps(VERDICT | change))
+    with pytest.raises(PawlError, match=expected):
+        experiment.read_verdict("one", "reports/baseline")
+
+
+def test_rows_of_the_test_split_are_never_taken_for_validation(reports: Path) -> None:
+    (reports / "val.jsonl").write_text(rows(3, "val") + rows(3, "test"))
+    with pytest.raises(PawlError, match="split 'test'"):
+        experiment.read_verdict("one", "reports/baseline")
+
+
+@pytest.mark.parametrize("text", ["step,loss\n1,nan\n2,0.5\n", "step,epoch,split,loss\n1,1,train,0.5\n1,1,val,9\n"])
+def test_the_loss_summary_skips_what_is_no_training_loss(reports: Path, text: str) -> None:
+    (reports / "loss.csv").write_text(text)
+    assert experiment.losses() == {"first": 0.5, "last": 0.5, "lowest": 0.5, "points": 1}

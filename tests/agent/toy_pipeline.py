@@ -1,0 +1,92 @@
+"""Three quick stages with the files of the real pipeline, so that the agent's tests run real git and real DVC. The learning rate decides.
+
+python -m stages.toy train | baseline | judge
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from stages.common.process import stage_lock
+
+ITEMS = 40
+RIGHT = {0.001: 20, 0.0005: 32, 0.002: 8, 0.003: 34, 0.0001: 39}
+"""Right answers by learning rate; others: 20."""
+FAIL, SLEEP, MEDDLE = 0.004, 0.006, 0.007
+TEST_SECRET = "test-split-7731"
+
+
+def write(path: str, value: object) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+def rows(right: int, split: str) -> str:
+    row = {
+        "benchmark": "toy",
+        "split": split,
+        "prediction": "p",
+        "gold": "g",
+        "prompt_tokens": 1,
+        "output_tokens": 1,
+        "truncated": False,
+        "repeat": 0,
+    }
+    lines = [{"item_id": f"{k:016x}", "correct": k < right, "score": float(k < right), **row} for k in range(ITEMS)]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def train(params: DictConfig) -> None:
+    rate = params.train.learning_rate
+    write("reports/train.json", {"steps": 2})
+    write("reports/loss.csv", "step,epoch,split,loss\n1,0.5,train,2.0\n2,1.0,train,1.0\n")
+    if rate == FAIL:
+        print("train: error: out of memory", file=sys.stderr)
+        sys.exit(1)
+    if rate == SLEEP:
+        with stage_lock("train"):  # as the real stage does
+            Path(".pawl/toy.pid").write_text(str(os.getpid()))
+            print("sleeping", flush=True)
+            time.sleep(60)
+    if rate == MEDDLE:  # as if somebody edited a file meanwhile
+        write("prompts/judge/reason.j2", "edited")
+    write("models/adapter", str(rate))
+    write("reports/eval_val/val.jsonl", rows(RIGHT.get(rate, 20), "val"))
+    write("reports/eval_val/val.json", {"split": "val", "n": ITEMS})
+    write("reports/eval_test/test.json", {"accuracy": 0.7731, "note": TEST_SECRET})
+    print(f"eval_test: accuracy 0.7731 {TEST_SECRET}")
+
+
+def judge(params: DictConfig) -> None:
+    paths = ("reports/eval_val/val.jsonl", f"{params.experiment.incumbent}/val.jsonl")
+    candidate, incumbent = (sum(json.loads(line)["correct"] for line in Path(path).read_text().splitlines()) / ITEMS for path in paths)
+    gain = candidate - incumbent
+    outcome = "accept" if gain > 0.1 else "inconclusive" if gain > 0 else "reject"
+    part = {
+        "n": ITEMS, "candidate": {"accuracy": candidate}, "incumbent": {"accuracy": incumbent}, "difference": gain,
+        "low": gain - 0.1, "high": gain + 0.1,
+        "p_better": 0.0004,
+    }  # fmt: skip
+    about = {name: params.experiment[name] for name in ("name", "hypothesis", "parent", "incumbent")}
+    write(
+        "reports/judge.json",
+        {
+            "experiment": about,
+            "outcome": outcome,
+            "accepted": outcome == "accept",
+            "evidence": {"pooled": part, "benchmarks": {"toy": part}},
+        },
+    )
+
+
+if __name__ == "__main__":
+    given = OmegaConf.load("params.yaml")
+    if sys.argv[1] == "baseline":
+        write("reports/baseline/val.jsonl", rows(5, "val"))
+        write("reports/baseline/val.json", {"split": "val", "n": ITEMS})
+    else:
+        {"train": train, "judge": judge}[sys.argv[1]](given)

@@ -1,0 +1,181 @@
+"""The real pipeline, real engines and a real trainer, on a tiny random model: caching, kills, sweeps, tracking."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, copy_repository, run_in
+
+pytestmark = pytest.mark.e2e
+
+STAGES = ["fetch_model", "build_benchmark", "generate_data", "baseline", "train", "eval_val", "eval_test", "judge", "report", "track"]
+# figures of time and memory are the only ones that may differ between two runs of the same thing
+TIMES = {"runtime_s", "tokens_per_s", "peak_memory_gib", "seconds"}
+
+
+def prepared(folder: Path) -> Path:
+    """A smoke-sized copy of the repository that `make run` works in, with this environment."""
+    copy_repository(folder, "smoke")
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    return folder
+
+
+def make_run(folder: Path) -> str:
+    return run_in(folder, "make", "run").stdout
+
+
+def ran(output: str) -> list[str]:
+    """The stages that DVC really ran, in name order (not those that it took from its cache)."""
+    return sorted(re.findall(r"Running stage '(\w+)'", output))
+
+
+def reports(folder: Path) -> dict[str, Any]:
+    """Every report but the page and its timings, for comparison."""
+
+    def timeless(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: timeless(part) for key, part in value.items() if key not in TIMES}
+        return [timeless(part) for part in value] if isinstance(value, list) else value
+
+    found: dict[str, Any] = {}
+    for path in sorted((folder / "reports").rglob("*")):
+        if path.suffix == ".json":
+            found[str(path.relative_to(folder))] = timeless(json.loads(path.read_text(encoding="utf-8")))
+        elif path.suffix in (".jsonl", ".csv", ".md") and path.is_file():
+            found[str(path.relative_to(folder))] = path.read_text(encoding="utf-8")
+    return found
+
+
+def edit_params(folder: Path, *overrides: str) -> None:
+    run_in(folder, sys.executable, "-m", "stages.common.config", *overrides)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """A finished run and its reports; the tests below go on in the same working tree."""
+    folder = prepared(tmp_path_factory.mktemp("smoke"))
+    output = make_run(folder)
+    assert ran(output) == sorted(STAGES)
+    yield folder, reports(folder)
+
+
+def test_a_run_reports_every_stage_and_every_item(smoke: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = smoke
+    assert (folder / "reports/index.html").stat().st_size > 2000
+    for name, split, items in (("baseline", "val", 16), ("baseline", "test", 12), ("eval_val", "val", 16), ("eval_test", "test", 12)):
+        assert len(found[f"reports/{name}/{split}.jsonl"].splitlines()) == items
+        assert found[f"reports/{name}/{split}.json"]["overall"]["n"] == items
+    assert found["reports/judge.json"]["outcome"] in ("reject", "inconclusive"), "a random model cannot be proven better"
+    assert not list(folder.rglob("*.partial"))
+
+
+def test_a_second_repro_runs_nothing(smoke: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = smoke
+    assert ran(make_run(folder)) == []
+    assert reports(folder) == found
+
+
+def test_a_change_of_the_judge_runs_only_what_follows_it(smoke: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = smoke
+    edit_params(folder, "judge.alpha=0.01")
+    assert ran(run_in(folder, "dvc", "repro").stdout) == ["judge", "report", "track"]
+
+
+def test_a_learning_rate_changed_and_changed_back_retrains_nothing_and_is_tracked_once(smoke: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = smoke
+    edit_params(folder, "train.learning_rate=5e-4")
+    assert "train" in ran(run_in(folder, "dvc", "repro").stdout)
+    edit_params(folder)
+    back = ran(run_in(folder, "dvc", "repro").stdout)
+    assert not set(back) & {"fetch_model", "build_benchmark", "generate_data", "baseline", "train", "eval_val", "eval_test"}
+    assert reports(folder) == found
+    count = (
+        "import mlflow, pathlib; mlflow.set_tracking_uri('sqlite:///' + str(pathlib.Path('mlflow.db').resolve()));"
+        "runs = mlflow.search_runs(experiment_names=['pawl']); print(len(runs), (runs['status'] == 'FINISHED').all())"
+    )
+    assert run_in(folder, sys.executable, "-c", count).stdout.split() == ["3", "True"], "three configurations, five repros"
+
+
+def test_sweeps_and_single_experiments_run_through_dvc(smoke: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = smoke
+    run_in(folder, "git", "add", "-A")
+    run_in(folder, "git", "commit", "-qm", "a run")
+    queued = run_in(folder, "dvc", "exp", "run", "--queue", "-S", "train.learning_rate=choice(2e-4,4e-4)").stdout
+    assert len(re.findall(r"Queued experiment '[\w-]+'", queued)) == 2
+    run_in(folder, "dvc", "queue", "start")
+    deadline = time.time() + 900
+    while time.time() < deadline:
+        status = run_in(folder, "dvc", "queue", "status").stdout
+        if not re.search(r"\b(Running|Queued)\b", status):
+            break
+        time.sleep(3)
+    assert len(re.findall(r"\bSuccess\b", status)) == 2, status + run_in(folder, "dvc", "queue", "logs", "-h", ok=False).stdout
+    shown = json.loads(run_in(folder, "dvc", "exp", "show", "--json").stdout)
+    rates = {
+        experiment["revs"][0]["data"]["params"]["params.yaml"]["data"]["train"]["learning_rate"]
+        for experiment in shown[-1]["experiments"] or []
+    }
+    assert rates == {2e-4, 4e-4}
+    refused = run_in(folder, "dvc", "exp", "run", "-S", "train.learning_rate=abc", ok=False)
+    assert refused.returncode != 0 and "learning_rate" in refused.stderr + refused.stdout
+
+
+def living(folder: Path) -> list[str]:
+    """Processes that work in `folder`."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            if str(link.readlink()).startswith(str(folder)):
+                found.append(link.parent.name + " " + (link.parent / "cmdline").read_text().replace("\0", " ")[:120])
+        except OSError:
+            continue
+    return found
+
+
+def kill_in_the_middle(folder: Path, stage: str, reached: Callable[[], bool]) -> None:
+    """Start `make run` and kill -9 its whole process group once `stage` has got as far as `reached` says."""
+    log = folder / f".pawl/{stage}.killed.log"
+    log.parent.mkdir(exist_ok=True)
+    with open(log, "wb") as out:
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        process = subprocess.Popen(
+            ["make", "run"], cwd=folder, stdout=out, stderr=out, start_new_session=True, env={**os.environ, "PATH": path}
+        )
+    deadline = time.time() + 600
+    while not (f"Running stage '{stage}'" in log.read_text(errors="replace") and reached()):
+        assert process.poll() is None and time.time() < deadline, log.read_text(errors="replace")[-3000:]
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for _ in range(100):
+        if not living(folder):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"outlived the kill: {living(folder)}")
+
+
+def test_killed_in_three_stages_it_ends_as_if_undisturbed(smoke: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    _, undisturbed = smoke
+    folder = prepared(tmp_path / "killed")
+    started = time.time()
+    kill_in_the_middle(folder, "generate_data", lambda: (folder / ".pawl/generate_data.lock").exists())
+    assert not (folder / "data/train").exists()
+    kill_in_the_middle(folder, "train", lambda: (folder / ".pawl/train/trainer_log.jsonl").exists())
+    assert not (folder / "models/adapter").exists()
+    kill_in_the_middle(folder, "eval_val", lambda: any((folder / ".pawl").glob("logs/*eval_val*")))
+    assert not (folder / "reports/eval_val/val.jsonl").exists()
+    output = make_run(folder)
+    assert "train" not in ran(output), "what had succeeded before the kill is not done again"
+    assert reports(folder) == undisturbed, f"differs after {time.time() - started:.0f} s"
+    assert not list(folder.rglob("*.partial"))

@@ -1,0 +1,128 @@
+"""dvc.yaml against the code: every stage declares what it reads, arrows go down only, and test results reach no decision."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.common.files import ROOT
+
+STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+FOLDER = {name: spec["cmd"].split()[2].partition(".")[2] for name, spec in STAGES.items()}
+# errors, atomic writes, checks and locks do not shape a result: a change of theirs must not retrain a model
+PLUMBING = {"errors", "files", "config", "schema", "process", "doctor"}
+
+
+def modules(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Dotted names of everything that a module imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def common_used(folder: str) -> set[str]:
+    """Modules of stages/common that a folder reaches, directly or through one another."""
+    todo = {name.split(".")[2] for path in modules(folder) for name in imports(path) if name.startswith("stages.common.")}
+    seen: set[str] = set()
+    while todo:
+        name = todo.pop()
+        path = ROOT / f"stages/common/{name}.py"
+        if name not in seen and path.exists():
+            seen.add(name)
+            todo |= {part.split(".")[2] for part in imports(path) if part.startswith("stages.common.")}
+    return seen
+
+
+def loaded(folder: str) -> set[str]:
+    """The literal arguments of load_params(...) in a stage."""
+    keys = set()
+    for path in modules(folder):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "load_params":
+                keys |= {ast.literal_eval(argument) for argument in node.args}
+    return keys
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_parameters_a_stage_loads_are_the_ones_dvc_tracks(stage: str) -> None:
+    assert loaded(f"stages/{FOLDER[stage]}") == set(STAGES[stage]["params"])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_depends_on_the_shared_code_that_shapes_its_result(stage: str) -> None:
+    declared = {Path(dep).stem for dep in STAGES[stage]["deps"] if dep.startswith("stages/common/")}
+    assert declared == common_used(f"stages/{FOLDER[stage]}") - PLUMBING
+    assert f"stages/{FOLDER[stage]}" in STAGES[stage]["deps"]
+
+
+@pytest.mark.parametrize("folder", sorted(set(FOLDER.values())))
+def test_a_stage_imports_the_ground_and_itself_and_no_other_stage(folder: str) -> None:
+    for path in modules(f"stages/{folder}"):
+        for name in imports(path):
+            if name.startswith("stages."):
+                assert name.split(".")[1] in ("common", folder), f"{path} imports {name}"
+            assert not name.startswith("agent"), f"{path} imports {name}"
+
+
+def test_the_ground_imports_no_stage_and_the_agent_only_the_ground() -> None:
+    for path in modules("stages/common"):
+        assert not [name for name in imports(path) if name.startswith(("agent", "stages.")) and not name.startswith("stages.common")], path
+    for path in modules("agent"):
+        assert not [name for name in imports(path) if name.startswith("stages.") and not name.startswith("stages.common")], path
+
+
+def files_of(stage: str, kind: str) -> set[str]:
+    return {item if isinstance(item, str) else next(iter(item)) for item in STAGES[stage].get(kind, [])}
+
+
+def test_only_the_report_and_mlflow_read_test_results() -> None:
+    results = {
+        name
+        for stage in STAGES
+        for kind in ("outs", "metrics")
+        for name in files_of(stage, kind)
+        if name.startswith("reports/") and "test." in name
+    }
+    assert results == {
+        "reports/baseline/test.jsonl", "reports/baseline/test.json", "reports/eval_test/test.jsonl", "reports/eval_test/test.json",
+    }  # fmt: skip
+    readers = {stage for stage in STAGES if any("test" in dep for dep in STAGES[stage]["deps"] if dep.startswith("reports/"))}
+    assert readers == {"track", "report"}
+
+
+def test_only_evaluation_and_decontamination_read_test_items() -> None:
+    readers = {stage for stage in STAGES if "data/benchmark/test" in STAGES[stage]["deps"] or "data/benchmark" in STAGES[stage]["deps"]}
+    assert readers == {"generate_data", "baseline", "eval_test"}
+
+
+def test_no_module_of_the_agent_or_the_judge_names_a_test_result() -> None:
+    gate = ROOT / "stages/judge/inputs.py"  # names them in order to refuse them
+    for path in {*modules("stages/judge"), *modules("agent"), *(ROOT / "prompts").rglob("*.j2")} - {gate}:
+        text = path.read_text(encoding="utf-8")
+        assert "eval_test" not in text and "test.jsonl" not in text and "benchmark/test" not in text, path
+
+
+def test_everything_a_stage_writes_to_reports_is_in_git_and_the_rest_is_not() -> None:
+    for stage, spec in STAGES.items():
+        for kind in ("outs", "metrics", "plots"):
+            for item in spec.get(kind, []):
+                name = item if isinstance(item, str) else next(iter(item))
+                cached = isinstance(item, str) or item[name].get("cache", True)
+                assert cached == (not name.startswith("reports/")), f"{stage}: {name}"
+
+
+def test_stage_modules_are_short() -> None:
+    for path in [*modules("stages"), *modules("agent")]:
+        limit = 150 if path.name == "__main__.py" else 300
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= limit, path
