@@ -32,12 +32,15 @@ check: .venv/ready  ## lint, types and quick tests
 ui: .venv/ready  ## open MLflow on http://127.0.0.1:5000
 	mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri "sqlite:///$(CURDIR)/mlflow.db"
 
-page: .venv/ready  ## build reports/index.html from what is in reports/
-	@dvc repro --single-item report
+page: .venv/ready  ## bring reports/index.html up to date, and whatever it shows
+	@dvc repro report
 	@python -m stages.report --show
 
 doctor: .venv/ready  ## what this machine can run, and what is missing
 	@python -m stages.common.doctor
+
+gpu-check: .venv/ready .venv-serve/ready  ## on a machine with a GPU: train there and serve with vLLM, under 10 minutes
+	@pytest -m e2e tests/e2e/test_real_model.py -rs
 
 serve-env: .venv-serve/ready  ## vLLM in its own environment (GPU build where there is a GPU)
 
@@ -74,4 +77,4 @@ SERVE := $(if $(shell command -v nvidia-smi),serve-gpu,serve-cpu)
 	@.uv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@
 
-.PHONY: help run test check ui page doctor serve-env clean lock
+.PHONY: help run test check ui page doctor serve-env clean lock gpu-check

@@ -5,11 +5,14 @@ python -m agent history --json                              the same as a list o
 python -m agent try 'train.learning_rate=5e-4' --why "the loss still oscillates at the end: half the step keeps more"
                                                             change parameters, run 'dvc repro', keep or discard by the verdict
 python -m agent try train.lora_rank=32 train.lora_alpha=64 --name rank-32 --why "..."
-python -m agent restore                                     after a kill -9: put the tree back, drop the unfinished experiment
+python -m agent restore                                     after a kill -9: put the tree back, drop the unfinished experiment;
+                                                            after a failed commit (a hook, a full disk): commit the finished one
 
 A try needs a clean tree on a branch. Accepted: one commit of conf/, params.yaml, dvc.lock, reports/ and the record. Otherwise
 all of these go back to HEAD and the record alone is committed. Either way it is one folder in experiments/ and one row in
-experiments/journal.md. An experiment may change model, data, train and launcher; what measures it stays as it is.
+experiments/journal.md. An experiment may change model, data, train and launcher; what measures it, and what keeps the benchmark
+out of the training data, stays as it is. Where a person changed the ruler (benchmark, engine, evaluate), the present state is
+recorded first as a new starting point, and experiments of another ruler are no longer what a try is compared with.
 Exit code: 0 with a verdict, 1 without, 130 stopped.
 """
 
@@ -51,25 +54,29 @@ def try_one(overrides: list[str], why: str, name: str) -> None:
         commit = workspace.require_ready()
         hypothesis = trial.hypothesis(why)
         before, planned = settings.require_composed(), settings.resolve(overrides)
-        if not any(record.finished for record in read_history()[0]):
+        if reason := trial.why_start(before):
             if settings.fingerprint(before) == settings.fingerprint(planned):
                 raise PawlError(
                     "this is the present state: nothing changes but seeds and names", where=" ".join(overrides), fix="change something"
                 )
-            trial.tell(trial.starting_point(commit))
+            trial.tell(trial.starting_point(commit, reason))
             commit = workspace.head()
         record = trial.run(*trial.plan(overrides, hypothesis, name, commit))
         trial.tell(record)
 
 
 def restore() -> None:
-    from agent import workspace
+    from agent import trial, workspace
 
     with stage_lock("agent"):
-        removed = workspace.put_back()
+        committed, removed = trial.recover()
         left = workspace.changed()
-    done = f"put back to HEAD; removed the unfinished {', '.join(removed)}"
-    print(done if removed else "no experiment was cut short here: nothing to restore")
+    if committed:
+        print(f"committed the finished {', '.join(committed)}")
+    if removed:
+        print(f"put back to HEAD; removed the unfinished {', '.join(removed)}")
+    if not committed and not removed:
+        print("no experiment was cut short here: nothing to restore")
     if left:
         print(f"not the agent's, so left as they are: {', '.join(left[:5])}{' ...' if len(left) > 5 else ''}")
 
@@ -87,7 +94,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     trying.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="a declared parameter of model, data, train or launcher")
     trying.add_argument("--why", required=True, metavar="TEXT", help="the hypothesis: what you expect, and why; recorded before the run")
     trying.add_argument("--name", default="", metavar="SLUG", help="a short name (default: made from what changes)")
-    commands.add_parser("restore", help="put the tree back after a kill -9", description="python -m agent restore", allow_abbrev=False)
+    commands.add_parser("restore", help="after a kill -9 or a failed commit", description="python -m agent restore", allow_abbrev=False)
     return parser.parse_args(joined(arguments))
 
 

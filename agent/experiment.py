@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import math
 import re
 import shutil
 from dataclasses import asdict, replace
@@ -14,6 +14,7 @@ from agent.history import EXPERIMENTS, Record, number, read_record
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, read_json, sha256_file, write_json, write_text
 from stages.common.items import read_rows
+from stages.common.losses import read_losses
 
 REPORTS = ROOT / "reports"
 OUTCOMES = {"accept": "KEPT", "reject": "DISCARDED", "inconclusive": "INCONCLUSIVE"}
@@ -108,8 +109,9 @@ def read_verdict(name: str, incumbent: str) -> dict[str, Any]:
     where = "reports/judge.json"
     if not isinstance(verdict, dict) or verdict.get("outcome") not in OUTCOMES:
         raise PawlError(f"no outcome of {', '.join(OUTCOMES)}", where=where, fix=_FIX)
-    told, versus = _identity(verdict)
-    if told != name or versus not in (incumbent, None):
+    about = verdict.get("experiment")
+    told, versus = (about.get("name"), about.get("incumbent")) if isinstance(about, dict) else (None, None)
+    if (told, versus) != (name, incumbent):
         raise PawlError(
             f"the verdict is about {told!r:.80} against {versus!r:.80}, not {name!r} against {incumbent!r}", where=where, fix=_FIX
         )
@@ -128,45 +130,31 @@ def read_verdict(name: str, incumbent: str) -> dict[str, Any]:
     return verdict
 
 
-def _identity(verdict: dict[str, Any]) -> tuple[Any, Any]:
-    """Name and incumbent of the experiment that a verdict is about."""
-    experiment = verdict.get("experiment")
-    if isinstance(experiment, dict):
-        return experiment.get("name"), experiment.get("incumbent")
-    return experiment, verdict.get("incumbent")
-
-
 def summary(verdict: dict[str, Any]) -> dict[str, Any]:
     """The figures of a verdict that history needs; the one place that knows what the judge calls them."""
     evidence = verdict.get("evidence")
     evidence = evidence if isinstance(evidence, dict) else {}
     parts = evidence.get("benchmarks")
-    overall = _figures(evidence.get("pooled", evidence.get("overall")))
-    return overall | {"benchmarks": {str(name): _figures(part) for name, part in sorted(parts.items())} if isinstance(parts, dict) else {}}
+    return _figures(evidence.get("pooled")) | {
+        "benchmarks": {str(name): _figures(part) for name, part in sorted(parts.items())} if isinstance(parts, dict) else {}
+    }
 
 
 def _figures(part: Any) -> dict[str, Any]:
     part = part if isinstance(part, dict) else {}
-    sides = {side: part[side] if isinstance(part.get(side), dict) else {} for side in ("candidate", "incumbent")}
+    candidate, incumbent = (part[side] if isinstance(part.get(side), dict) else {} for side in ("candidate", "incumbent"))
     found = {
-        "n": part.get("n"),
-        "accuracy": sides["candidate"].get("accuracy", part.get("candidate_accuracy")),
-        "incumbent_accuracy": sides["incumbent"].get("accuracy", part.get("incumbent_accuracy")),
-        "difference": part.get("difference"), "low": part.get("low"), "high": part.get("high"),
-        "p": part.get("p_better", part.get("p")),
+        "n": part.get("n"), "accuracy": candidate.get("accuracy"), "incumbent_accuracy": incumbent.get("accuracy"),
+        "difference": part.get("difference"), "low": part.get("low"), "high": part.get("high"), "p": part.get("p_better"),
     }  # fmt: skip
     return {name: value if number(value) is not None else None for name, value in found.items()}
 
 
 def losses() -> dict[str, Any]:
-    """First, last and lowest training loss of reports/loss.csv and the number of points; empty where there is none."""
-    values = []
-    try:
-        with open(REPORTS / "loss.csv", encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                if row.get("split", "train") == "train" and row.get("loss"):
-                    values.append(number(float(row["loss"])))
-    except (OSError, ValueError, csv.Error):
-        return {}
-    found = [value for value in values if value is not None]
+    """First, last and lowest finite training loss of reports/loss.csv and their number; {} where training logged none.
+
+    Raises:
+        PawlError: no loss curve there.
+    """
+    found = [row.loss for row in read_losses(REPORTS / "loss.csv") if row.split == "train" and math.isfinite(row.loss)]
     return {"first": found[0], "last": found[-1], "lowest": min(found), "points": len(found)} if found else {}

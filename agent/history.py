@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from stages.common.files import ROOT, write_text
+from stages.common.text import markdown, plain
 
 EXPERIMENTS = ROOT / "experiments"
 JOURNAL = EXPERIMENTS / "journal.md"
@@ -62,6 +63,10 @@ class Record:
     def finished(self) -> bool:
         return self.status in FINISHED
 
+    @property
+    def judged(self) -> bool:
+        return self.finished and self.status != "CRASHED"
+
 
 def read_history(folder: Path = EXPERIMENTS) -> tuple[list[Record], list[str]]:
     """All records, oldest first, and a line for each folder that is no experiment of ours or is broken."""
@@ -72,7 +77,7 @@ def read_history(folder: Path = EXPERIMENTS) -> tuple[list[Record], list[str]]:
         try:
             records.append(read_record(path))
         except ValueError as error:
-            broken.append(f"{one_line(path.name, 80)} ({one_line(str(error), 120)})")
+            broken.append(f"{plain(path.name, 80)} ({plain(str(error), 120)})")
     return sorted(records, key=lambda record: (record.number, record.slug)), broken
 
 
@@ -124,10 +129,6 @@ def next_number(folder: Path = EXPERIMENTS) -> int:
     return max((int(name[0]) for name in names if name), default=0) + 1
 
 
-def newest_kept(records: list[Record]) -> Record | None:
-    return next((record for record in reversed(records) if record.status == "KEPT"), None)
-
-
 def write_journal(records: list[Record]) -> None:
     """Generate experiments/journal.md, newest last."""
     lines = [
@@ -141,27 +142,9 @@ def write_journal(records: list[Record]) -> None:
     for record in records:
         hypothesis = record.hypothesis + (f" (crashed: {record.reason})" if record.reason else "")
         figures = f"{accuracy(record)} | {difference(record)} | {p_value(record)}"
-        what = f"{record.slug} | {record.status} | {neutral(changes(record))}"
-        lines.append(f"| {record.number:04d} | {what} | {figures} | {neutral(hypothesis)} |")
+        what = f"{record.slug} | {record.status} | {markdown(changes(record), 300)}"
+        lines.append(f"| {record.number:04d} | {what} | {figures} | {markdown(hypothesis, 300)} |")
     write_text(JOURNAL, "\n".join(lines) + "\n")
-
-
-def neutral(text: str, limit: int = 300) -> str:
-    """Text for a cell of a Markdown table that stays text: no markup, no HTML, no new cell or row, no link."""
-    shown = one_line(text, limit)
-    return re.sub(r"[&<>|`*\[\]\\!]|:(?=//)", lambda found: f"&#{ord(found[0])};", shown)
-
-
-def one_line(text: str, limit: int = 10_000) -> str:
-    """The text on one line of at most `limit` characters, without what steers a terminal: controls, bidirectional marks, surrogates."""
-    kept = (
-        character for character in " ".join(text.split()) if character in "\u200c\u200d" or unicodedata.category(character) not in _STEERING
-    )
-    clean = " ".join("".join(kept).split())
-    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
-
-
-_STEERING = ("Cc", "Cf", "Cn", "Co", "Cs")
 
 
 def changes(record: Record) -> str:
@@ -209,7 +192,7 @@ def tree(records: list[Record], width: int = 100) -> list[str]:
 
 def _row(record: Record, branch: str) -> str:
     what = [changes(record) if record.changes else "", f"crashed: {record.reason}" if record.reason else "", record.hypothesis]
-    text = one_line("; ".join(part for part in what if part))
+    text = plain("; ".join(part for part in what if part))
     return f"{branch}{record.number:04d} {record.status:<12} {difference(record):<23} {record.slug}: {text}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -14,17 +14,26 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from agent.history import one_line
 from stages.common.config import compose
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, sha256_text, write_text
 from stages.common.schema import SECTIONS
+from stages.common.text import plain
 
 CURRENT = ROOT / "conf" / "experiment" / "current.yaml"
 PARAMS = ROOT / "params.yaml"
 OPEN = ("model", "data", "train", "launcher")
 """The sections that an experiment may change; the others measure it, and the ruler may not be changed by what it measures."""
-_NOT_COMPARED = ("experiment", "tracking", "agent")
+CLOSED = re.compile(r"data\.(ngram|max_contamination|max_bad_fraction|sources\.[^.]+\.part)")
+"""Keys of the open sections that guard the benchmark from the training data: moved, an experiment could train on what measures it."""
+MEASURING = ("benchmark", "engine", "evaluate")
+_NO_RESULT = re.compile(
+    r"(experiment|tracking|agent|launcher)\..+|\w+\.name|train\.logging_steps|data\.max_(contamination|bad_fraction)"
+    r"|.+\.(licence|concurrency|retries|api_key_env|\w*timeout\w*)"
+)
+"""Keys that shape no result: names and words, how long to wait, how many at once, and limits at which a stage stops."""
+_PARTS = ("train", "val", "test")
+_LUCK = ("data.seed", "train.seed")
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+")
 
 
@@ -38,7 +47,7 @@ def parse(overrides: list[str]) -> list[str]:
     for override in overrides:
         key, equals, value = override.partition("=")
         section = key.split(".")[0]
-        shown = one_line(override, 100)
+        shown = plain(override, 100)
         if section in SECTIONS and section not in OPEN:
             why = "it is the name, hypothesis or lineage that the agent writes itself" if section == "experiment" else (
                 "it says how experiments are run and measured, and the ruler may not be changed by what it measures")  # fmt: skip
@@ -50,6 +59,8 @@ def parse(overrides: list[str]) -> list[str]:
             raise PawlError(
                 f"an experiment may not change {section}: {why}", where=shown, fix=f"{fix}; open to experiments: {', '.join(OPEN)}"
             )
+        if CLOSED.fullmatch(key):
+            _refuse_closed(key, shown)
         if not equals or not _KEY.fullmatch(key):
             fix = f"write section.key=value, such as train.learning_rate=5e-4, with a section of: {', '.join(OPEN)}"
             raise PawlError("not an override of one declared parameter", where=shown, fix=fix)
@@ -59,6 +70,13 @@ def parse(overrides: list[str]) -> list[str]:
             raise PawlError(f"{key} is given twice", where=shown, fix="give it once")
         keys.append(key)
     return keys
+
+
+def _refuse_closed(key: str, where: str) -> NoReturn:
+    raise PawlError(
+        f"an experiment may not change {key}: it guards the benchmark from the training data", where=where,
+        fix="change it by hand in conf/, run 'dvc repro' and commit, for all experiments alike",
+    )  # fmt: skip
 
 
 def resolve(overrides: list[str]) -> dict[str, Any]:
@@ -81,6 +99,10 @@ def resolve(overrides: list[str]) -> dict[str, Any]:
             raise PawlError(
                 f"this would change {key} too, which measures the experiment", where=key, fix="see conf/ for what refers to the changed key"
             )
+        if key in before and CLOSED.fullmatch(key):
+            _refuse_closed(key, key)
+    if before.get("data.seed") != after.get("data.seed") and any(CLOSED.fullmatch(key) and after[key] in _PARTS for key in after):
+        _refuse_closed("data.seed", "a source of data.sources takes a part, and the seed says which rows are in it")
     return after
 
 
@@ -102,13 +124,14 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str,
 
 
 def fingerprint(params: dict[str, Any]) -> str:
-    """A hash of what decides an experiment's result but for luck: seeds, names, logging and the agent's own settings do not count."""
-    parts = {
-        key: value
-        for key, value in params.items()
-        if key.split(".")[0] not in _NOT_COMPARED and key.rsplit(".")[-1] not in ("seed", "name")
-    }
+    """A hash of what decides an experiment's result but for luck: the seeds of data and training do not count, the ruler's do."""
+    parts = {key: value for key, value in params.items() if key not in _LUCK and not _NO_RESULT.fullmatch(key)}
     return sha256_text(json.dumps(parts, sort_keys=True, default=str))
+
+
+def ruler(params: dict[str, Any]) -> dict[str, Any]:
+    """What makes two experiments' rows comparable: the parameters that say what is asked, and how."""
+    return {key: value for key, value in params.items() if key.split(".")[0] in MEASURING and not _NO_RESULT.fullmatch(key)}
 
 
 def require_composed() -> dict[str, Any]:
@@ -134,7 +157,7 @@ def edit(values: dict[str, Any]) -> None:
     try:
         document = yaml.load(CURRENT.read_text(encoding="utf-8"))
     except (OSError, YAMLError) as error:
-        raise PawlError(f"cannot be edited: {one_line(str(error), 200)}", where=str(CURRENT), fix="restore it from git") from None
+        raise PawlError(f"cannot be edited: {plain(str(error), 200)}", where=str(CURRENT), fix="restore it from git") from None
     if not isinstance(document, CommentedMap):
         raise PawlError("is not a mapping of sections", where=str(CURRENT), fix="restore it from git")
     for key, value in values.items():
@@ -158,7 +181,7 @@ def require_as_planned(planned: dict[str, Any], experiment: dict[str, str]) -> s
     try:
         given = flat(text)
     except OmegaConfBaseException as error:
-        raise PawlError(f"params.yaml cannot be read: {one_line(str(error), 200)}", where=str(PARAMS)) from None
+        raise PawlError(f"params.yaml cannot be read: {plain(str(error), 200)}", where=str(PARAMS)) from None
     wanted = {key: value for key, value in planned.items() if not key.startswith("experiment.")}
     wanted |= {f"experiment.{key}": value for key, value in experiment.items()}
     if wrong := sorted(key for key in wanted.keys() | given.keys() if wanted.get(key) != given.get(key)):

@@ -7,18 +7,18 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, one_line, read_record
+from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, Record, read_record
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.process import run, tail
+from stages.common.text import plain
 
 STATE = ("conf/experiment/current.yaml", "params.yaml", "dvc.lock", "reports")
 """What an experiment changes: committed when it is kept, put back to HEAD when it is not."""
@@ -46,7 +46,7 @@ def call(argv: Sequence[str], *, stdin: str = "", check: bool = True) -> subproc
     if check and done.returncode:
         shown = " ".join(argv[:3]).replace(sys.executable, "python")
         raise PawlError(
-            f"'{one_line(shown, 80)}' failed: {one_line(done.stderr or done.stdout, 600)}", where=str(ROOT), fix="mend that, then run again"
+            f"'{plain(shown, 80)}' failed: {plain(done.stderr or done.stdout, 600)}", where=str(ROOT), fix="mend that, then run again"
         )
     return done
 
@@ -83,9 +83,9 @@ def require_ready() -> str:
     require_idle()
     if left := unfinished():
         where = f"experiments/{', '.join(path.name for path in left)}"
-        raise PawlError("an experiment was cut short and left the tree as it was", where=where, fix="python -m agent restore")
+        raise PawlError("an experiment was cut short, or could not be committed", where=where, fix="python -m agent restore")
     if dirty := changed():
-        where = ", ".join(one_line(path, 80) for path in dirty[:5]) + (f" and {len(dirty) - 5} more" if len(dirty) > 5 else "")
+        where = ", ".join(plain(path, 80) for path in dirty[:5]) + (f" and {len(dirty) - 5} more" if len(dirty) > 5 else "")
         raise PawlError(
             "the working tree has changes that no commit holds", where=where, fix="commit them, or put them aside with 'git stash -u'"
         )
@@ -97,7 +97,7 @@ def require_ready() -> str:
 def _require_repository() -> None:
     top = call(["git", "rev-parse", "--show-toplevel"], check=False)
     if top.returncode and "not a git repository" not in top.stderr:
-        raise PawlError(f"git does not work here: {one_line(top.stderr, 300)}", where=str(ROOT), fix="mend that, then run again")
+        raise PawlError(f"git does not work here: {plain(top.stderr, 300)}", where=str(ROOT), fix="mend that, then run again")
     if top.returncode or Path(top.stdout.strip()).resolve() != ROOT:
         raise PawlError(
             "not in a git repository of its own", where=str(ROOT), fix="clone Pawl with git, or: git init && git add . && git commit"
@@ -111,7 +111,7 @@ def require_idle() -> None:
     holders = {f"dvc (process {pid})" for pid in _dvc_processes()}
     for path in sorted((ROOT / ".pawl").glob("*.lock")):
         if path.name != "agent.lock" and _locked(path):
-            holders.add(f"{path.stem} (process {one_line(path.read_text(encoding='utf-8', errors='replace'), 20)})")
+            holders.add(f"{path.stem} (process {plain(path.read_text(encoding='utf-8', errors='replace'), 20)})")
     if holders:
         raise PawlError(
             f"already at work in this tree: {', '.join(sorted(holders))}",
@@ -135,7 +135,7 @@ def _dvc_processes() -> list[str]:
     """Who holds DVC's repository lock (between stages), or its read-write lock (while a stage runs)."""
     folder = ROOT / ".dvc" / "tmp"
     if _locked(folder / "lock"):
-        return [one_line((folder / "lock").read_text(encoding="utf-8", errors="replace"), 20) or "unknown"]
+        return [plain((folder / "lock").read_text(encoding="utf-8", errors="replace"), 20) or "unknown"]
     try:
         locks = json.loads((folder / "rwlock").read_text(encoding="utf-8"))
         infos = [*locks.get("write", {}).values(), *(info for infos in locks.get("read", {}).values() for info in infos)]
@@ -162,7 +162,7 @@ def changed() -> list[str]:
 
 
 def unfinished() -> list[Path]:
-    """Folders of experiments/ that a killed run left: not in HEAD, holding nothing but our files, planned or begun at this very commit."""
+    """Folders of experiments/ that no commit holds and that we left: nothing but our files, planned, or finished from this very commit."""
     held = set(git("ls-tree", "--name-only", "HEAD", "experiments/").splitlines())
     folders = [path for path in EXPERIMENTS.iterdir() if path.is_dir() and FOLDER_NAME.fullmatch(path.name)] if EXPERIMENTS.is_dir() else []
     return sorted(path for path in folders if f"experiments/{path.name}" not in held and _left_by_us(path))
@@ -195,11 +195,29 @@ def restore() -> bool:
     return call([*_DVC, "checkout", "--quiet", "--force"], check=False).returncode == 0
 
 
-def put_back() -> list[str]:
-    """Undo an experiment that was cut short; returns the folders removed. They go last, since they tell that there is something to undo."""
+def uncommitted() -> list[Record]:
+    """Experiments that are finished, and whose commit failed or was cut short.
+
+    Raises:
+        PawlError: no repository, or another run under way.
+    """
     _require_repository()
     require_idle()
-    left = unfinished()
+    return [read_record(folder) for folder in unfinished() if _finished(folder)]
+
+
+def _finished(folder: Path) -> bool:
+    try:
+        return read_record(folder).finished
+    except ValueError:
+        return False
+
+
+def put_back() -> list[str]:
+    """Undo a planned experiment that was cut short; returns the folders removed, which go last, since they tell that there is work left."""
+    _require_repository()
+    require_idle()
+    left = [folder for folder in unfinished() if not _finished(folder)]
     if left:
         (ROOT / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)  # all its holders are dead, but DVC would wait for a zombie
         restore()
@@ -261,31 +279,3 @@ def failed_stage(log: Path) -> str:
     """The stage at which dvc repro failed, from its log; "" where it does not say."""
     found = re.findall(r"^ERROR: failed to reproduce '([\w@.-]+)'", tail(log, 8000), re.MULTILINE)
     return found[-1] if found else ""
-
-
-@contextmanager
-def interrupts() -> Iterator[Callable[[], None]]:
-    """The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt; more are ignored, so that the tree is put back in peace.
-
-    Gives a function that ignores them from then on.
-    """
-    signals = [
-        each
-        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(each) is not signal.SIG_IGN or each == signal.SIGINT
-    ]
-
-    def shield() -> None:
-        for each in signals:
-            signal.signal(each, signal.SIG_IGN)
-
-    def interrupt(number: int, _: Any) -> None:
-        shield()
-        raise KeyboardInterrupt(number)
-
-    before = {each: signal.signal(each, interrupt) for each in signals}
-    try:
-        yield shield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

@@ -60,6 +60,15 @@ def test_the_parameters_a_stage_loads_are_the_ones_dvc_tracks(stage: str) -> Non
 
 
 @pytest.mark.parametrize("stage", STAGES)
+def test_the_inputs_a_stage_guards_are_among_its_dependencies(stage: str) -> None:
+    for path in modules(f"stages/{FOLDER[stage]}"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "load_params":
+                guarded = {name for word in node.keywords if word.arg == "inputs" for name in ast.literal_eval(word.value)}
+                assert guarded <= set(STAGES[stage]["deps"])
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_depends_on_the_shared_code_that_shapes_its_result(stage: str) -> None:
     declared = {Path(dep).stem for dep in STAGES[stage]["deps"] if dep.startswith("stages/common/")}
     assert declared == common_used(f"stages/{FOLDER[stage]}") - PLUMBING
@@ -97,6 +106,7 @@ def test_only_the_report_and_mlflow_read_test_results() -> None:
     assert results == {
         "reports/baseline/test.jsonl", "reports/baseline/test.json", "reports/eval_test/test.jsonl", "reports/eval_test/test.json",
     }  # fmt: skip
+    assert not [name for stage in STAGES for name in files_of(stage, "metrics") if "test." in name], "dvc exp show would compare by it"
     readers = {stage for stage in STAGES if any("test" in dep for dep in STAGES[stage]["deps"] if dep.startswith("reports/"))}
     assert readers == {"track", "report"}
 

@@ -54,7 +54,7 @@ def make(benchmark: Benchmark, root: Path) -> dict[str, Any]:
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     argparse.ArgumentParser(prog="python -m stages.build_benchmark", description=__doc__, formatter_class=form).parse_args()
-    with stage_lock("build_benchmark"), load_params("benchmark") as params:
+    with stage_lock("build_benchmark"), load_params("benchmark", inputs=["data/local"]) as params:
         report = make(params.benchmark, ROOT)
         for name, task in report["tasks"].items():
             print(

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from stages.common.errors import PawlError, run_main
-from stages.common.files import ROOT, write_text
+from stages.common.files import ROOT, flatten, write_text
 from stages.common.schema import SECTIONS, Config, validate
 
 PARAMS = ROOT / "params.yaml"
@@ -62,30 +62,43 @@ def compose(overrides: Sequence[str] = ()) -> str:
 
 
 @contextmanager
-def load_params(*keys: str) -> Iterator[Config]:
+def load_params(*keys: str, untracked: Sequence[str] = (), inputs: Sequence[str] = ()) -> Iterator[Config]:
     """Give what `keys` name of params.yaml, checked: "train", or "train.cutoff_len" for one value; the rest is absent.
 
-    DVC reads params.yaml and the code again after a stage ends, and would record this run's result under what it finds then.
-    So the block fails on exit if those values, or a module of this repository that it loaded, changed meanwhile.
+    DVC reads params.yaml, code and inputs again after a stage ends, and would record this run's result under what it finds then.
+    So the block fails on exit if those values, a module or template that it uses, or a file below `inputs` changed meanwhile.
+
+    Args:
+        keys: the stage's `params:` in dvc.yaml.
+        untracked: values that shape no result (timeouts, retries), so that DVC does not know them and the guard lets them change.
+        inputs: folders that people edit, among the stage's `deps:`.
 
     Raises:
         PawlError: broken or missing params.yaml, an unknown key, a value out of range, a change while the stage ran.
     """
-    before = read_params(*keys)
+    before = read_params(*keys, *untracked)
     yield before
     after = read_params(*keys)
     for key in keys:
-        section = key.partition(".")[0]
-        if getattr(before, section) != getattr(after, section):
+        section, _, name = key.partition(".")
+        old, new = getattr(before, section), getattr(after, section)
+        if (getattr(old, name) != getattr(new, name)) if name else (old != new):
             raise PawlError(
                 f"{key} in params.yaml was edited while this stage ran",
                 where=str(PARAMS),
                 fix="its result does not count, since DVC would record it under the new values: run 'dvc repro' again",
             )
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if path and path.startswith(f"{ROOT}/stages/") and Path(path).is_file() and Path(path).stat().st_mtime > _STARTED:
-            raise PawlError("code was edited while this stage ran", where=path, fix="its result does not count: run 'dvc repro' again")
+    if path := _edited_since_start(inputs):
+        raise PawlError("edited while this stage ran", where=str(path), fix="its result does not count: run 'dvc repro' again")
+
+
+def _edited_since_start(inputs: Sequence[str]) -> Path | None:
+    """A module, template or input of this stage that is younger than the process."""
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    modules = {Path(file) for file in files if file and file.startswith(f"{ROOT}/stages/")}
+    templates = {path for module in modules for path in module.parent.glob("*.j2")}
+    data = {path for name in inputs for path in (ROOT / name).rglob("*")}
+    return next((path for path in sorted(modules | templates | data) if path.is_file() and path.stat().st_mtime > _STARTED), None)
 
 
 def read_params(*keys: str, path: Path = PARAMS) -> Config:
@@ -230,16 +243,9 @@ def _refuse_conflict_markers(path: Path) -> None:
 
 def changes(old: str, new: str) -> list[str]:
     """The keys in which two params.yaml differ, one line each: 'train.learning_rate: 0.001 -> 0.0005'."""
-    before, after = _flat(OmegaConf.create(old)), _flat(OmegaConf.create(new))
+    before, after = (flatten(OmegaConf.to_container(OmegaConf.create(text))) for text in (old, new))
     keys = sorted(before.keys() | after.keys())
     return [f"{key}: {before.get(key, '(none)')} -> {after.get(key, '(none)')}" for key in keys if before.get(key) != after.get(key)]
-
-
-def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(node, DictConfig):
-        parts = [_flat(node[name], f"{prefix}.{name!s}" if prefix else str(name)) for name in node]
-        return {key: value for part in parts for key, value in part.items()}
-    return {prefix: node}
 
 
 def main() -> int:

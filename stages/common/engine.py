@@ -97,8 +97,9 @@ def serve(
     python = serve_python() if engine.kind.startswith("vllm") else sys.executable
     fingerprint = {
         "engine": engine.kind, "engine_version": _engine_version(engine.kind, python), "dtype": engine.dtype,
-        "device": "cuda" if gpus else "cpu", "base_sha256": weights,
-        "adapter_sha256": adapters.sha256(adapter) if adapter else None, "chat_template_sha256": sha256_text(chat_template(model_dir)),
+        "device": "cuda" if gpus else "cpu", "max_model_len": engine.max_model_len, "extra_args": list(engine.extra_args),
+        "base_sha256": weights, "adapter_sha256": adapters.sha256(adapter) if adapter else None,
+        "chat_template_sha256": sha256_text(chat_template(model_dir)),
     }  # fmt: skip
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
@@ -106,7 +107,7 @@ def serve(
         if adapter and engine.kind == "transformers":
             model_dir = stack.enter_context(adapters.merged(model_dir, adapter, weights, log, meanwhile))
             adapter = None
-        started = command(engine, model_dir, adapter, port=free_port(), gpus=gpus, python=python)
+        started = command(engine, model_dir, adapter, port=free_port(), gpus=shards(model_dir, gpus), python=python)
         server = stack.enter_context(_running(engine, started, log, meanwhile))
         url = f"http://127.0.0.1:{started.argv[started.argv.index('--port') + 1]}/v1"
         yield Endpoint(url, started.model, "", fingerprint, functools.partial(_check, server, log))
@@ -117,7 +118,7 @@ def command(engine: Engine, model_dir: Path, adapter: Path | None, *, port: int,
 
     Args:
         adapter: served beside its base (vLLM only; for transformers it is merged before).
-        gpus: how many are visible.
+        gpus: over how many the model is split (0: CPU).
         python: the interpreter of the engine's environment.
     """
     address = ["--host", "127.0.0.1", "--port", str(port)]
@@ -144,6 +145,14 @@ def command(engine: Engine, model_dir: Path, adapter: Path | None, *, port: int,
     if adapter:
         argv += ["--enable-lora", "--max-lora-rank", str(adapters.max_rank(adapter)), "--lora-modules", f"adapter={adapter.resolve()}"]
     return Command(argv + engine.extra_args, "adapter" if adapter else "base", env)
+
+
+def shards(model_dir: Path, gpus: int) -> int:
+    """Over how many of the visible GPUs the model can be split: vLLM wants the number to divide the attention heads."""
+    if gpus < 2:
+        return gpus
+    heads = read_json(model_dir / "config.json").get("num_attention_heads") or 1
+    return max(count for count in range(1, gpus + 1) if heads % count == 0)
 
 
 def serve_python() -> str:

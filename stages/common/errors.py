@@ -44,7 +44,7 @@ def from_os_error(error: OSError) -> PawlError:
         return PawlError(
             f"the disk is full ({free:.0f} MiB free)",
             where=path or str(folder),
-            fix="free some space ('make clean' drops what can be rebuilt, 'dvc gc -w' old results) and run again",
+            fix="free some space (.pawl/merged can be rebuilt) and run again",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return PawlError("no permission to write or read here", where=path, fix="check the owner and mode of that path, then run again")
@@ -61,6 +61,9 @@ def run_main(name: str, main: Callable[[], int | None]) -> None:
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
     # a terminated stage unwinds like an interrupted one, so that its server and its temporary files go with it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    from dotenv import load_dotenv
+
+    load_dotenv(Path.cwd() / ".env")  # keys for us and for our children; what the environment has already comes first
     debug = bool(os.environ.get("PAWL_DEBUG"))
     start = time.monotonic()
     try:

@@ -136,6 +136,15 @@ def fresh_folder(path: Path | str) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys; a list, and a mapping without content, stays one value."""
+    if isinstance(value, dict) and value:
+        return {
+            key: leaf for name, part in value.items() for key, leaf in flatten(part, f"{prefix}.{name}" if prefix else str(name)).items()
+        }
+    return {prefix: value}
+
+
 def sha256_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

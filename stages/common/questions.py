@@ -21,7 +21,7 @@ from typing import Any
 
 from stages.common import wheels
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, main_root, sha256_file, sha256_text
+from stages.common.files import ROOT, sha256_file, sha256_text
 from stages.common.schema import Source
 
 PARTS = ("train", "val", "test")
@@ -187,11 +187,13 @@ def _opened(source: Source, where: str) -> Iterator[tuple[Path, str]]:
             yield path, f"{source.package}/{source.path}"
         return
     path = ROOT / source.path
-    if not path.exists():
-        path = main_root() / source.path  # a clone made by DVC's queue has no untracked files
     if not path.is_file():
         what = "this is a folder, not a file" if path.is_dir() else "the file is missing"
-        raise PawlError(what, where=f"{source.path} ({where}.path)", fix="correct the path; it is relative to the repository")
+        raise PawlError(
+            what,
+            where=f"{source.path} ({where}.path)",
+            fix="correct the path, relative to the repository; for queued experiments the file must be in Git",
+        )
     if source.sha256 and (found := sha256_file(path)) != source.sha256:
         fix = f"set {where}.sha256 to {found} if the new content is meant"
         raise PawlError("the file is not the one that sha256 names", where=source.path, fix=fix)

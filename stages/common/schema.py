@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -118,9 +119,7 @@ class Train:
     precision: str = _choice("bf16", "fp16", "fp32")
     gradient_checkpointing: bool = MISSING
     device: str = _choice("auto", "cpu")
-    template: str = ""
     logging_steps: int = _number(low=1, unit="steps")
-    timeout_h: float = _number(above=0, unit="hours")
 
 
 @dataclass
@@ -178,6 +177,7 @@ class Launcher:
 
     name: str = MISSING
     kind: str = _choice("local")
+    timeout_h: float = _number(above=0, unit="hours")
 
 
 @dataclass
@@ -270,7 +270,7 @@ def _check_source(source: Source, key: str) -> None:
     for name in needed:
         if not getattr(source, name):
             raise PawlError(f"{key}.{name} is empty, but {key}.kind is {source.kind!r}", where=f"{key}.{name}", fix=f"set {key}.{name}")
-    if source.kind == "jsonl" and not source.path.startswith("data/local/"):
+    if source.kind == "jsonl" and (not source.path.startswith("data/local/") or ".." in source.path.split("/")):
         raise PawlError(
             f"{key}.path is {source.path!r}, where DVC does not see its changes",
             where=f"{key}.path",
@@ -282,7 +282,14 @@ def _check_source(source: Source, key: str) -> None:
         raise PawlError(f"{key}.prompt has no place for the question", where=f"{key}.prompt", fix="write {question} where it belongs")
 
 
+_NO_SECRET = "put the key into an environment variable or .env, and the variable's name into engine.api_key_env"
+
+
 def _check_engine(engine: Engine, key: str) -> None:
+    if engine.api_key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", engine.api_key_env):
+        raise PawlError(f"{key}.api_key_env is not the name of an environment variable", where=f"{key}.api_key_env", fix=_NO_SECRET)
+    if re.search(r"[@?]", engine.base_url):
+        raise PawlError(f"{key}.base_url carries a user or a query, which may be a secret", where=f"{key}.base_url", fix=_NO_SECRET)
     if engine.kind == "external" and not engine.base_url:
         raise PawlError(f"{key}.base_url is empty, but {key}.kind is 'external'", where=f"{key}.base_url", fix=f"set {key}.base_url")
 

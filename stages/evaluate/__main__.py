@@ -30,7 +30,14 @@ from stages.evaluate.benchmark import Task
 def main() -> None:
     args, begun = parse_args(), time.monotonic()
     with locked(args):
-        with load_params("engine", "evaluate", "benchmark.evaluator", "benchmark.postprocessor") as params:
+        with load_params(
+            "engine.kind", "engine.dtype", "engine.max_model_len", "engine.extra_args", "engine.base_url", "engine.served_model",
+            "evaluate.max_output_tokens", "evaluate.temperature", "evaluate.top_p", "evaluate.seed",
+            "benchmark.evaluator", "benchmark.postprocessor",
+            untracked=[
+                "engine.startup_timeout_s", "engine.api_key_env", "evaluate.concurrency", "evaluate.request_timeout_s", "evaluate.retries",
+            ],
+        ) as params:  # fmt: skip
             base, model_dir = base_model()
             adapter = None if args.base else adapter_dir()
             items_of, tasks = benchmark.read(args.split), []
@@ -49,6 +56,13 @@ def main() -> None:
         }  # fmt: skip
         for split, (rows, summary) in results.items():
             write(folder(args.base, split), split, rows, summary | about)
+
+
+def ruler(params: Config) -> dict[str, str]:
+    """How answers are turned into scores: part of the fingerprint, since another evaluator is another ruler."""
+    return {
+        "evaluator": params.benchmark.evaluator, "postprocessor": params.benchmark.postprocessor, "opencompass": version("opencompass"),
+    }  # fmt: skip
 
 
 def parse_args() -> argparse.Namespace:
@@ -108,6 +122,9 @@ def write(where: Path, split: str, rows: list[items.Row], summary: dict[str, Any
     items.write_rows(where / f"{split}.jsonl", rows)
     write_json(where / f"{split}.json", summary)
     overall = summary["overall"]
+    if split == "test":  # whoever chooses the next experiment reads this output; the report and MLflow have the scores
+        print(f"test: {overall['n']} items answered; their scores are for the report alone")
+        return
     shown = ", ".join(f"{name} {part['accuracy']:.3f} ({part['lenient']:.3f} lenient)" for name, part in summary["benchmarks"].items())
     print(f"{split}: accuracy {overall['accuracy']:.3f} on {overall['n']} items: {shown}; {overall['truncated']} truncated")
 

@@ -101,9 +101,9 @@ def make(data: Data, cutoff_len: int, count_tokens: Callable[[Messages], int], r
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     argparse.ArgumentParser(prog="python -m stages.generate_data", description=__doc__, formatter_class=form).parse_args()
-    with stage_lock("generate_data"), load_params("data", "train.cutoff_len", "train.template") as params:
+    with stage_lock("generate_data"), load_params("data", "train.cutoff_len", inputs=["data/local"]) as params:
         _, model = base_model()
-        report = make(params.data, params.train.cutoff_len, tokens.counter(model, params.train.template), ROOT)
+        report = make(params.data, params.train.cutoff_len, tokens.counter(model), ROOT)
         for name, count in report["sources"].items():
             print(f"generate_data: {name}: " + ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in count.items() if number))
         total, share = report["tokens"]["total"], report["contamination"]["fraction"]

@@ -116,7 +116,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.command:
         return compare(args.candidate, args.incumbent, args.alpha, args.min_effect)
-    with stage_lock("judge"), load_params("judge", "experiment") as params:
+    with stage_lock("judge"), load_params("judge", "experiment", inputs=["prompts/judge"]) as params:
         verdict = judge_reports(ROOT, params.judge, params.experiment)
         pooled = verdict["evidence"]["pooled"]
         gain = f"{words.points(pooled['difference'])}, {words.p_value(pooled['p_better'])}, {pooled['n']} items"

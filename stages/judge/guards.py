@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from stages.common.files import flatten
 from stages.common.items import summarize
 from stages.judge.inputs import Inputs, Side
 
-DIFFERS_BY_DESIGN = ("adapter",)
-"""Parts of the fingerprint, by the beginning of their name, in which candidate and incumbent may differ."""
+DIFFERS_BY_DESIGN = ("adapter", "base_sha256", "chat_template_sha256")
+"""Parts of the fingerprint, by the beginning of their name, in which candidate and incumbent may differ: they are the model."""
 
 
 def check(inputs: Inputs, max_truncated: float) -> list[dict[str, Any]]:
     """Every guard with its result: {guard, passed, detail}; `detail` says what was found, also where it passed."""
     sides = (("candidate", inputs.candidate), ("incumbent", inputs.incumbent))
+    alike = "engine, precision, sampling and evaluator are the same"
+    if len({side.summary.get("fingerprint", {}).get("base_sha256") for _, side in sides}) > 1:
+        alike += "; the base model is another one"
     cut_off = f"at most {max_truncated:.0%} of the candidate's answers were cut off"
     results = [
         ("complete", [line for name, side in sides for line in _incomplete(name, side, inputs.benchmark)], "every item was answered"),
         ("summary", [line for name, side in sides for line in _misquoted(name, side)], "each summary is what its rows add up to"),
         ("same items", list(_other_items(inputs)), "both sides answered the same items"),
-        ("same conditions", list(_differences(inputs)), "engine, precision, sampling, template and base weights are the same"),
+        ("same conditions", list(_differences(inputs)), alike),
         ("truncation", list(_truncated(inputs.candidate, max_truncated)), cut_off),
     ]
     return [{"guard": name, "passed": not found, "detail": "; ".join(found) or fine} for name, found, fine in results]
@@ -56,7 +60,7 @@ def _other_items(inputs: Inputs) -> Iterator[str]:
 
 def _differences(inputs: Inputs) -> Iterator[str]:
     """Compared key by key, unknown keys too: a condition that is not known to be harmless counts."""
-    left, right = (_flat(side.summary.get("fingerprint", {})) for side in (inputs.candidate, inputs.incumbent))
+    left, right = (flatten(side.summary.get("fingerprint", {})) for side in (inputs.candidate, inputs.incumbent))
     if not left or not right:
         yield "a fingerprint is missing"
     for key in sorted(left.keys() | right.keys()):
@@ -68,12 +72,6 @@ def _truncated(side: Side, limit: float) -> Iterator[str]:
     share = sum(row.truncated for row in side.rows) / max(1, len(side.rows))
     if share > limit:
         yield f"{share:.1%} of the candidate's answers were cut off, more than {limit:.0%}"
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(value, dict):
-        return {key: leaf for name, part in value.items() for key, leaf in _flat(part, f"{prefix}.{name}" if prefix else str(name)).items()}
-    return {prefix: value}
 
 
 def _short(value: Any) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stages.common.files import read_json, sha256_text
+from stages.common.files import flatten, read_json, sha256_text
 from stages.common.losses import Loss, read_losses
 from stages.common.text import plain
 
@@ -65,7 +65,7 @@ def make_record(root: Path, sections: dict[str, Any]) -> Record:
     return Record(
         key=key,
         name=plain(values["experiment"]["name"], 250) or "unnamed",
-        params={name[:250]: shown(value, PARAM_LIMIT) for name, value in flat(values).items()},
+        params={mlflow_name(name)[:250]: shown(value, PARAM_LIMIT) for name, value in flatten(values).items()},
         metrics=_scores(reports) + _training(reports["train.json"]) + _evidence(reports["judge.json"]) + _losses(losses),
         tags={**_tags(reports["judge.json"]), "pawl.key": key},
         artifacts=[path for name in ("data_card.md", "judge.md", LOSSES, *REPORTS) if (path := folder / name).is_file()],
@@ -76,13 +76,6 @@ def without_times(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: without_times(part) for name, part in value.items() if not TIMES.fullmatch(name)}
     return [without_times(part) for part in value] if isinstance(value, list) else value
-
-
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys; a list stays one value."""
-    if isinstance(value, dict) and value:
-        return {key: leaf for name, part in value.items() for key, leaf in flat(part, f"{prefix}.{name}" if prefix else str(name)).items()}
-    return {mlflow_name(prefix): value}
 
 
 def shown(value: Any, limit: int) -> str:

@@ -31,14 +31,14 @@ def main() -> None:
     argparse.ArgumentParser(
         prog="python -m stages.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
-    with stage_lock("train"), load_params("train", "launcher") as params:
+    with stage_lock("train"), load_params("train", "launcher.kind", untracked=["launcher.timeout_h"]) as params:
         base, model_path = base_model()
         rows = count_rows(DATA)
         config = arguments(
             params.train, model=str(model_path), data=str(DATA), output=str(SCRATCH), use_cpu=not has_gpu(params.train.device)
         )
         print(f"train: {base['name']}, {rows} rows, {params.train.finetuning_type} on {'CPU' if config['use_cpu'] else 'GPU'}")
-        run = launch(config, SCRATCH, timeout_s=params.train.timeout_h * 3600)
+        run = launch(config, SCRATCH, timeout_s=params.launcher.timeout_h * 3600)
         state = trainer_state(SCRATCH)
         report = summarize(state)
         keep_adapter(SCRATCH, ADAPTER)

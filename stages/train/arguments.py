@@ -17,7 +17,10 @@ _SAME_NAME = (
 
 
 def arguments(train: Train, *, model: str, data: str, output: str, use_cpu: bool) -> dict[str, Any]:
-    """What `llamafactory-cli train` is given. The keys that decide where things go are ours and cannot be set in conf/."""
+    """What `llamafactory-cli train` is given. The keys that decide where things go are ours and cannot be set in conf/.
+
+    No template is named: LLaMA-Factory then takes the model's own chat template, which is what it is served with.
+    """
     config: dict[str, Any] = {name: getattr(train, name) for name in _SAME_NAME}
     config |= {
         "model_name_or_path": model,
@@ -36,6 +39,4 @@ def arguments(train: Train, *, model: str, data: str, output: str, use_cpu: bool
     }
     if train.precision != "fp32":
         config[train.precision] = True
-    if train.template:  # without one, LLaMA-Factory takes the model's own chat template, which is what it is served with
-        config["template"] = train.template
     return config

@@ -81,7 +81,7 @@ def failure(code: int, log: str, timeout_s: float) -> PawlError:
     what = f"LLaMA-Factory stopped with exit code {code}"
     fix = f"read the log, correct conf/train/, and run 'dvc repro' again (the whole log: {LOG})"
     if code == 124:
-        what, fix = f"training ran longer than train.timeout_h ({timeout_s / 3600:g} hours)", "raise train.timeout_h, or train less"
+        what, fix = f"training ran longer than launcher.timeout_h ({timeout_s / 3600:g} hours)", "raise launcher.timeout_h, or train less"
     elif code == -9:
         what, fix = "the trainer was killed (signal 9): most often the machine ran out of memory", _MEMORY
     for pattern, cause in _CAUSES:

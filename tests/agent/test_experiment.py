@@ -40,6 +40,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "val.jsonl").write_text(rows(3, "val"))
     (tmp_path / "val.json").write_text("{}")
     (tmp_path / "judge.json").write_text(json.dumps(VERDICT))
+    (tmp_path / "loss.csv").write_text("step,epoch,split,loss\n5,1,train,0.5\n")
     return tmp_path
 
 
@@ -75,11 +76,14 @@ def test_the_judges_figures_are_read(reports: Path) -> None:
     [
         ({"experiment": {"name": "two", "incumbent": "reports/baseline"}}, "is about"),
         ({"experiment": {"name": "one", "incumbent": "experiments/0001-x"}}, "is about"),
+        ({"experiment": {"name": "one"}}, "is about"),
         ({"experiment": None}, "is about"),
+        ({"experiment": "one", "incumbent": "reports/baseline"}, "is about"),
         ({"outcome": "great"}, "no outcome"),
         ({"outcome": "reject"}, "contradict"),
         ({"accepted": 1}, "contradict"),
         ({"evidence": {}}, "without paired evidence"),
+        ({"evidence": {"overall": PART}}, "without paired evidence"),
         ({"evidence": {"pooled": {**PART, "p_better": float("nan")}}}, "without paired evidence"),
         ({"evidence": {"pooled": {**PART, "low": "x"}}}, "without paired evidence"),
     ],
@@ -96,7 +100,17 @@ def test_rows_of_the_test_split_are_never_taken_for_validation(reports: Path) ->
         experiment.read_verdict("one", "reports/baseline")
 
 
-@pytest.mark.parametrize("text", ["step,loss\n1,nan\n2,0.5\n", "step,epoch,split,loss\n1,1,train,0.5\n1,1,val,9\n"])
-def test_the_loss_summary_skips_what_is_no_training_loss(reports: Path, text: str) -> None:
-    (reports / "loss.csv").write_text(text)
+def test_the_loss_summary_skips_what_is_no_training_loss(reports: Path) -> None:
+    (reports / "loss.csv").write_text("step,epoch,split,loss\n1,1,train,nan\n1,1,train,0.5\n1,1,val,9\n")
     assert experiment.losses() == {"first": 0.5, "last": 0.5, "lowest": 0.5, "points": 1}
+
+
+@pytest.mark.parametrize("text", [None, "step,loss\n1,0.5\n", "step,epoch,split,loss\n1,1,train,x\n"])
+def test_an_experiment_without_a_loss_curve_is_not_finished(reports: Path, text: str | None) -> None:
+    experiment.write_record(PLAN)
+    (reports / "loss.csv").unlink()
+    if text is not None:
+        (reports / "loss.csv").write_text(text)
+    with pytest.raises(PawlError, match=r"missing|not a loss curve"):
+        experiment.finish(PLAN, VERDICT, 1.0)
+    assert not read_record(experiment.folder_of(PLAN)).finished

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent import history
-from agent.history import Record, fit, neutral, one_line, read_history, tree, write_journal
+from agent.history import Record, fit, read_history, tree, write_journal
 
 HOSTILE = [
     "; rm -rf /",
@@ -130,17 +131,7 @@ def test_the_journal_keeps_text_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(history, "JOURNAL", tmp_path / "journal.md")
     changes = [{"key": "train.template", "before": text, "after": text}]
     write_journal([record(1, hypothesis=text, changes=changes, reason=text), record(2)])
-    table = [line for line in (tmp_path / "journal.md").read_text().splitlines() if line.startswith("|")]
-    assert len(table) == 4 and all(line.count("|") == 9 for line in table)
+    table = [re.sub(r"\\.", "", line) for line in (tmp_path / "journal.md").read_text().splitlines() if line.startswith("|")]
+    assert len(table) == 4 and all(line.count("|") == 9 for line in table)  # but for those that are escaped
     assert not set("<`\x1b\u202e") & set(table[2].replace("<0.001", "")) and "](" not in table[2]
     assert table[3].startswith("| 0002 |")
-
-
-def test_neutral_text_reads_the_same_once_rendered() -> None:
-    from html import unescape
-
-    assert unescape(neutral("a | b <i> `c` & [d]")) == "a | b <i> `c` & [d]"
-
-
-def test_one_line_keeps_emoji_families_and_drops_controls() -> None:
-    assert one_line("a\tb\n\x00c 👩‍👩‍👧 \ud800") == "a b c 👩‍👩‍👧"

@@ -40,8 +40,8 @@ def test_comments_and_the_package_line_survive_repeated_edits(current: Path) -> 
     "value", [0.0005, 1e-05, 1e22, 3, True, "yes", "1e3", "12:30", "null", "~", "", "0x1f", "a: b # c", "'\"", "- x", "é 漢 😀"]
 )
 def test_a_value_comes_back_as_what_it_is(current: Path, value: object) -> None:
-    settings.edit({"train.template": value})
-    loaded = OmegaConf.load(current).train.template
+    settings.edit({"train.lora_target": value})
+    loaded = OmegaConf.load(current).train.lora_target
     assert loaded == value and type(loaded) is type(value)
 
 
@@ -75,7 +75,7 @@ def test_a_hypothesis_cannot_read_the_environment(current: Path, monkeypatch: py
 
 
 def test_new_lines_of_a_hypothesis_become_blanks() -> None:
-    assert trial.hypothesis("a\r\nb\u2028c\x00\ud800") == "a b c?"
+    assert trial.hypothesis("a\r\nb\u2028c\x00\ud800") == "a b c\N{REPLACEMENT CHARACTER}?"
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,71 @@ def test_an_override_that_no_experiment_may_make_is_refused_with_the_reason(over
     assert expected in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.ngram=50",
+        "data.max_contamination=1",
+        "data.max_bad_fraction=1",
+        "data.sources.chain_sum.part=test",
+        "data.sources.mine.part=all",
+    ],
+)
+def test_what_guards_the_benchmark_from_the_training_data_is_closed(override: str) -> None:
+    with pytest.raises(PawlError, match="guards the benchmark from the training data"):
+        settings.resolve([override])
+    assert settings.resolve(["data.sources.chain_sum.count=9"])["data.sources.chain_sum.count"] == 9
+
+
+@pytest.mark.parametrize("key", ["data.ngram", "data.sources.a.part"])
+def test_a_guard_may_not_change_by_reference_either(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    texts = {changed: OmegaConf.to_yaml(OmegaConf.from_dotlist(["train.seed=1", f"{key}={changed}"])) for changed in (False, True)}
+    monkeypatch.setattr(settings, "compose", lambda overrides=(): texts[bool(overrides)])
+    with pytest.raises(PawlError, match=f"may not change {key}"):
+        settings.resolve(["train.seed=2"])
+
+
+@pytest.mark.parametrize(("part", "refused"), [("all", False), ("train", True)])
+def test_the_seed_that_says_which_rows_are_the_benchmarks_is_closed(monkeypatch: pytest.MonkeyPatch, part: str, refused: bool) -> None:
+    texts = {changed: f"data: {{seed: {int(changed)}, sources: {{a: {{part: {part}}}}}}}" for changed in (False, True)}
+    monkeypatch.setattr(settings, "compose", lambda overrides=(): texts[bool(overrides)])
+    if refused:
+        with pytest.raises(PawlError, match=r"may not change data\.seed"):
+            settings.resolve(["data.seed=1"])
+    else:
+        assert settings.resolve(["data.seed=1"])["data.seed"] == 1
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "train.logging_steps=9",
+        "launcher.timeout_h=9",
+        "model.licence=MIT",
+        "data.sources.chain_sum.licence=MIT",
+        "train.name=x",
+        "train.seed=9",
+    ],
+)
+def test_what_shapes_no_result_makes_no_new_experiment(override: str) -> None:
+    before, after = settings.flat(settings.compose()), settings.resolve([override])
+    assert before != after and settings.fingerprint(before) == settings.fingerprint(after)
+
+
+@pytest.mark.parametrize(
+    ("key", "counts"),
+    [("benchmark.seed", True), ("benchmark.tasks.a.count", True), ("engine.dtype", True), ("evaluate.temperature", True),
+     ("judge.alpha", False), ("evaluate.concurrency", False), ("evaluate.retries", False), ("evaluate.request_timeout_s", False),
+     ("engine.startup_timeout_s", False),
+     ("engine.api_key_env", False), ("train.learning_rate", False)],
+)  # fmt: skip
+def test_the_ruler_is_what_is_asked_and_how(key: str, counts: bool) -> None:
+    params = {key: 1, "benchmark.val_items": 200}
+    assert (settings.ruler(params) != settings.ruler(params | {key: 2})) is counts
+    if counts:  # the same try under another ruler is no repetition
+        assert settings.fingerprint(params) != settings.fingerprint(params | {key: 2})
+
+
 def test_a_key_given_twice_is_refused() -> None:
     with pytest.raises(PawlError, match="twice"):
         settings.resolve(["train.seed=1", "train.seed=2"])
@@ -154,9 +219,9 @@ def test_a_measuring_parameter_may_not_change_by_reference_either(monkeypatch: p
 
 def test_values_have_the_declared_type() -> None:
     resolved = settings.resolve(
-        ["train.learning_rate=5e-4", "train.num_train_epochs=2", "train.template=", "train.gradient_checkpointing=true"]
+        ["train.learning_rate=5e-4", "train.num_train_epochs=2", "train.lora_target=", "train.gradient_checkpointing=true"]
     )
-    values = [resolved[f"train.{key}"] for key in ("learning_rate", "num_train_epochs", "template", "gradient_checkpointing")]
+    values = [resolved[f"train.{key}"] for key in ("learning_rate", "num_train_epochs", "lora_target", "gradient_checkpointing")]
     assert values == [0.0005, 2.0, "", True] and [type(value) for value in values] == [float, float, str, bool]
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
+from tests.agent.toy_pipeline import TEST_SECRET
 from tests.agent.toy_repo import Repo
 
 pytestmark = pytest.mark.e2e
@@ -57,11 +60,18 @@ def test_the_first_try_records_the_starting_point_and_keeps_what_is_better(start
     assert [row.split(" | ")[1] for row in rows(started)] == ["sums-and-reversals", "learning-rate-5e-4"]
 
 
-def test_nothing_of_the_test_split_is_in_an_experiment_or_the_log(started: Repo) -> None:
+def test_nothing_of_the_test_split_is_in_an_experiment_or_a_log_or_on_the_terminal(started: Repo, _started: tuple[Repo, str]) -> None:
     held = [path.read_text() for path in (started.root / "experiments").rglob("*") if path.is_file()]
-    held.append(started.git("log", "--format=%B"))
-    assert "7731" in (started.root / "reports/eval_test/test.json").read_text()
-    assert held and not any("7731" in text or "eval_test" in text or '"test"' in text for text in held)
+    logs = [path.read_text() for path in (started.root / ".pawl/agent").glob("*.log")]
+    assert TEST_SECRET in (started.root / "reports/eval_test/test.json").read_text() and len(logs) == 2
+    held += [
+        *logs,
+        _started[1],
+        started.git("log", "--format=%B"),
+        started.agent("history").stdout,
+        started.agent("history", "--json").stdout,
+    ]
+    assert not any("7731" in text or "eval_test" in text or '"test"' in text for text in held)
 
 
 def test_a_repetition_is_refused_and_named(started: Repo) -> None:
@@ -96,7 +106,7 @@ def test_what_is_not_better_leaves_a_record_and_nothing_else(started: Repo, rate
     assert (found["status"], found["reason"], found["parent"]) == (status, reason, "0002-learning-rate-5e-4")
     assert found["hypothesis"] == why.replace("\n", " ") and found["incumbent"] == "experiments/0002-learning-rate-5e-4"
     assert OmegaConf.load(started.root / "experiments" / folder / "current.yaml").experiment.hypothesis == found["hypothesis"]
-    assert len(rows(started)) == 3 and rows(started)[2].count("|") == 9 and "<script" not in rows(started)[2]
+    assert len(rows(started)) == 3 and re.sub(r"\\.", "", rows(started)[2]).count("|") == 9 and "<script" not in rows(started)[2]
     assert "Why: ; rm -rf ~ $(touch x) | `a` </td><script>" in started.git("log", "-1", "--format=%B")
     assert not (started.root / "x").exists()
 
@@ -119,6 +129,80 @@ def test_a_verdict_of_another_experiment_is_not_believed(started: Repo) -> None:
     done = started.agent("try", "train.learning_rate=1e-4", "--why", "x")
     assert done.returncode == 1 and "the verdict is about 'another'" in done.stderr
     assert started.state() == before and record(started, "0003-learning-rate-1e-4")["status"] == "CRASHED"
+
+
+def test_after_a_change_of_the_ruler_the_present_state_is_a_new_starting_point(started: Repo) -> None:
+    set_parameter(started, "conf/benchmark/sums_and_reversals.yaml", "seed: 1001 ", "seed: 1002 ")
+    before, commit = started.state(), started.git("rev-parse", "HEAD")
+    again = ("try", "train.learning_rate=1e-3", "--why", "what the old ruler measured as 0001")
+    refused = started.agent(*again)
+    assert refused.returncode == 1 and "still names experiments/0001-sums-and-reversals" in refused.stderr
+    assert "set experiment.incumbent there to reports/baseline" in refused.stderr
+    assert started.state() == before and started.clean() and started.git("rev-parse", "HEAD") == commit
+    set_parameter(
+        started, "conf/experiment/current.yaml", 'incumbent: "experiments/0001-sums-and-reversals"', "incumbent: reports/baseline"
+    )
+    done = started.agent(*again)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the ruler changed since 0002-learning-rate-5e-4 (benchmark.seed)" in done.stdout
+    assert started.folders()[2:] == ["0003-learning-rate-5e-4", "0004-learning-rate-1e-3"] and started.clean() and dvc_is_clean(started)
+    start, tried = (record(started, folder) for folder in started.folders()[2:])
+    assert (start["status"], start["parent"], start["incumbent"]) == ("KEPT", "", "reports/baseline")
+    assert (tried["status"], tried["parent"], tried["incumbent"]) == ("DISCARDED", start_of(start), f"experiments/{start_of(start)}")
+    assert [change["key"] for change in tried["changes"]] == ["train.learning_rate"]  # type: ignore[attr-defined]
+    more = started.agent("try", "train.learning_rate=1e-4", "--why", "x")  # the ruler is the same now: no further starting point
+    assert more.returncode == 0 and record(started, "0005-learning-rate-1e-4")["incumbent"] == f"experiments/{start_of(start)}"
+
+
+def start_of(one: dict[str, object]) -> str:
+    return f"{one['number']:04d}-{one['slug']}"
+
+
+@pytest.mark.parametrize(("rate", "status"), [("1e-4", "KEPT"), ("2e-3", "DISCARDED"), ("4e-3", "CRASHED")])
+def test_a_finished_experiment_whose_commit_failed_is_committed_by_restore(started: Repo, rate: str, status: str) -> None:
+    before, commit, hook, folder = started.state(), started.git("rev-parse", "HEAD"), failing_hook(started), f"0003-learning-rate-{rate}"
+    done = started.agent("try", f"train.learning_rate={rate}", "--why", "x")
+    assert done.returncode == 1 and f"{folder} is {status}, but not committed" in done.stderr and "no disk" in done.stderr
+    assert started.agent("restore").returncode == 1 and started.git("rev-parse", "HEAD") == commit
+    refused = started.agent("try", "train.learning_rate=3e-3", "--why", "x")
+    assert refused.returncode == 1 and "fix:   python -m agent restore" in refused.stderr
+    found = record(started, folder)
+    assert found["status"] == status
+    hook.unlink()
+    restored = started.agent("restore")
+    assert restored.returncode == 0 and f"committed the finished {folder}" in restored.stdout, restored.stderr
+    assert record(started, folder) == found and started.clean() and dvc_is_clean(started)
+    assert (started.state() == before) is (status != "KEPT") and len(rows(started)) == 3
+    assert started.git("log", "-1", "--format=%s").startswith(f"Experiment {folder}: {status}")
+    assert ("dvc.lock" in changed_by_last_commit(started)) is (status == "KEPT")
+
+
+def test_a_starting_point_whose_commit_failed_is_committed_by_restore(fresh: Repo) -> None:
+    hook = failing_hook(fresh)
+    assert fresh.agent("try", "train.learning_rate=5e-4", "--why", "x").returncode == 1
+    assert fresh.folders() == ["0001-sums-and-reversals"]
+    hook.unlink()
+    assert fresh.agent("restore").returncode == 0 and fresh.clean() and dvc_is_clean(fresh)
+    assert record(fresh, "0001-sums-and-reversals")["status"] == "KEPT" and "dvc.lock" in changed_by_last_commit(fresh)
+
+
+def test_restore_commits_no_state_that_the_experiment_did_not_have(started: Repo) -> None:
+    hook = failing_hook(started)
+    started.agent("try", "train.learning_rate=1e-4", "--why", "x")
+    hook.unlink()
+    commit = started.git("rev-parse", "HEAD")
+    started.git("checkout", "-q", "HEAD", "--", "dvc.lock")
+    done = started.agent("restore")
+    assert done.returncode == 1 and "no longer in the tree" in done.stderr
+    assert started.git("rev-parse", "HEAD") == commit and "0003-learning-rate-1e-4" in started.folders()
+
+
+def failing_hook(repo: Repo) -> Path:
+    hook = repo.root / ".git/hooks/pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\necho no disk >&2\nexit 1\n")
+    hook.chmod(0o755)
+    return hook
 
 
 @contextmanager

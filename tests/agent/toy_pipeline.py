@@ -25,7 +25,7 @@ def write(path: str, value: object) -> None:
     Path(path).write_text(value if isinstance(value, str) else json.dumps(value))
 
 
-def rows(right: int, split: str) -> str:
+def rows(right: int, split: str, benchmark_seed: int = 0) -> str:
     row = {
         "benchmark": "toy",
         "split": split,
@@ -36,7 +36,7 @@ def rows(right: int, split: str) -> str:
         "truncated": False,
         "repeat": 0,
     }
-    lines = [{"item_id": f"{k:016x}", "correct": k < right, "score": float(k < right), **row} for k in range(ITEMS)]
+    lines = [{"item_id": f"{benchmark_seed:08x}{k:08x}", "correct": k < right, "score": float(k < right), **row} for k in range(ITEMS)]
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
@@ -55,15 +55,18 @@ def train(params: DictConfig) -> None:
     if rate == MEDDLE:  # as if somebody edited a file meanwhile
         write("prompts/judge/reason.j2", "edited")
     write("models/adapter", str(rate))
-    write("reports/eval_val/val.jsonl", rows(RIGHT.get(rate, 20), "val"))
+    write("reports/eval_val/val.jsonl", rows(RIGHT.get(rate, 20), "val", params.benchmark.seed))
     write("reports/eval_val/val.json", {"split": "val", "n": ITEMS})
     write("reports/eval_test/test.json", {"accuracy": 0.7731, "note": TEST_SECRET})
-    print(f"eval_test: accuracy 0.7731 {TEST_SECRET}")
 
 
 def judge(params: DictConfig) -> None:
     paths = ("reports/eval_val/val.jsonl", f"{params.experiment.incumbent}/val.jsonl")
-    candidate, incumbent = (sum(json.loads(line)["correct"] for line in Path(path).read_text().splitlines()) / ITEMS for path in paths)
+    sides = [[json.loads(line) for line in Path(path).read_text().splitlines()] for path in paths]
+    if len({tuple(row["item_id"] for row in side) for side in sides}) > 1:
+        print("judge: error: items differ", file=sys.stderr)
+        sys.exit(1)
+    candidate, incumbent = (sum(row["correct"] for row in side) / ITEMS for side in sides)
     gain = candidate - incumbent
     outcome = "accept" if gain > 0.1 else "inconclusive" if gain > 0 else "reject"
     part = {
@@ -86,7 +89,7 @@ def judge(params: DictConfig) -> None:
 if __name__ == "__main__":
     given = OmegaConf.load("params.yaml")
     if sys.argv[1] == "baseline":
-        write("reports/baseline/val.jsonl", rows(5, "val"))
+        write("reports/baseline/val.jsonl", rows(5, "val", given.benchmark.seed))
         write("reports/baseline/val.json", {"split": "val", "n": ITEMS})
     else:
         {"train": train, "judge": judge}[sys.argv[1]](given)

@@ -57,12 +57,16 @@ def test_composing_twice_gives_the_same_bytes() -> None:
         ("model=smollm2", ["no option 'smollm2'", "did you mean smollm2_135m"]),
         ("model.sha256=''", ["model.sha256 is empty", "model.source is 'package'"]),
         ("data.sources.chain_sum.prompt=hello", ["no place for the question"]),
+        ("engine.base_url='http://user:pw@host/v1'", ["may be a secret", "engine.api_key_env"]),
+        ("engine.base_url='http://host/v1?key=1'", ["may be a secret"]),
+        ("engine.api_key_env=sk-abc", ["not the name of an environment variable"]),
+        ("benchmark=jsonl benchmark.tasks.mine.path=data/local/../benchmark/test/x.jsonl", ["data/local/"]),
         ("data.sources.chain_sum.kind=web", ["data.sources.chain_sum.kind is 'web'", "procedural, jsonl, wheel"]),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(override: str, words: list[str]) -> None:
     with pytest.raises(PawlError) as refused:
-        config.compose([override])
+        config.compose(override.split())
     for word in words:
         assert word in str(refused.value)
     assert len(str(refused.value).splitlines()) <= 5
@@ -158,7 +162,7 @@ run_main("stage", main)
         ("p = pathlib.Path('params.yaml'); p.unlink()", "params.yaml is missing"),
         (
             "p = pathlib.Path('stages/common/items.py'); import stages.common.items, time; time.sleep(0.05); p.write_text(p.read_text())",
-            "code was edited",
+            "edited while this stage ran",
         ),
     ],
 )
@@ -166,6 +170,18 @@ def test_a_stage_fails_when_its_parameters_or_code_change_while_it_runs(copy: Pa
     done = subprocess.run([sys.executable, "-c", GUARDED.format(edit=edit)], cwd=copy, capture_output=True, text=True)
     assert done.returncode == 1
     assert word in done.stderr
+
+
+def test_an_edit_of_an_input_fails_the_stage_and_of_an_untracked_value_does_not(copy: Path) -> None:
+    (copy / "data/local").mkdir(parents=True)
+    program = GUARDED.replace('"data.seed")', '"data.seed", untracked=["launcher.timeout_h"], inputs=["data/local"])')
+    for edit, code in (
+        ("p = pathlib.Path('params.yaml'); p.write_text(p.read_text().replace('timeout_h: 100.0', 'timeout_h: 2.0'))", 0),
+        ("import time; time.sleep(0.05); pathlib.Path('data/local/rows.jsonl').touch()", 1),
+    ):
+        done = subprocess.run([sys.executable, "-c", program.format(edit=edit)], cwd=copy, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+    assert "rows.jsonl" in done.stderr
 
 
 def test_an_edit_of_what_a_stage_does_not_read_is_allowed(copy: Path) -> None:

@@ -238,3 +238,9 @@ def test_an_external_server_is_never_asked_in_an_adapters_name(tmp_path: Path, m
     with FakeServer() as server, pytest.raises(PawlError, match="cannot be given an adapter"):
         with engine.serve(settings("external", base_url=server.url), model, make_adapter(tmp_path / "adapter"), tmp_path / "log"):
             pass
+
+
+@pytest.mark.parametrize(("heads", "gpus", "split"), [(9, 0, 0), (9, 1, 1), (9, 4, 3), (32, 8, 8), (12, 8, 6)])
+def test_a_model_is_split_over_as_many_gpus_as_divide_its_heads(tmp_path: Path, heads: int, gpus: int, split: int) -> None:
+    (tmp_path / "config.json").write_text(f'{{"num_attention_heads": {heads}}}')
+    assert engine.shards(tmp_path, gpus) == split

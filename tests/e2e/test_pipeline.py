@@ -107,11 +107,25 @@ def test_a_learning_rate_changed_and_changed_back_retrains_nothing_and_is_tracke
     assert run_in(folder, sys.executable, "-c", count).stdout.split() == ["3", "True"], "three configurations, five repros"
 
 
-def test_sweeps_and_single_experiments_run_through_dvc(smoke: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = smoke
+def test_an_experiment_that_is_not_proven_better_is_recorded_and_put_back(smoke: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = smoke
     run_in(folder, "git", "add", "-A")
     run_in(folder, "git", "commit", "-qm", "a run")
-    queued = run_in(folder, "dvc", "exp", "run", "--queue", "-S", "train.learning_rate=choice(2e-4,4e-4)").stdout
+    params = (folder / "params.yaml").read_bytes()
+    run_in(folder, sys.executable, "-m", "agent", "try", "train.learning_rate=5e-4", "--why", "half the rate; forgets less")
+    records = json.loads(run_in(folder, sys.executable, "-m", "agent", "history", "--json").stdout)
+    assert len(records) == 2 and records[1]["status"] in ("DISCARDED", "INCONCLUSIVE")
+    assert records[1]["hypothesis"] == "half the rate; forgets less" and records[1]["evidence"]["n"] == 16
+    assert (folder / "params.yaml").read_bytes() == params and reports(folder) == found
+    assert run_in(folder, "git", "status", "--porcelain").stdout == ""
+    assert ran(run_in(folder, "dvc", "repro").stdout) == []
+    again = run_in(folder, sys.executable, "-m", "agent", "try", "train.learning_rate=5e-4", "--why", "again", ok=False)
+    assert again.returncode == 1 and "0002" in again.stderr, "a repeat is refused by name"
+
+
+def test_sweeps_and_single_experiments_run_through_dvc(smoke: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = smoke
+    queued = run_in(folder, "dvc", "exp", "run", "--queue", "-S", "judge.alpha=choice(0.02,0.03)").stdout
     assert len(re.findall(r"Queued experiment '[\w-]+'", queued)) == 2
     run_in(folder, "dvc", "queue", "start")
     deadline = time.time() + 900
@@ -122,11 +136,11 @@ def test_sweeps_and_single_experiments_run_through_dvc(smoke: tuple[Path, dict[s
         time.sleep(3)
     assert len(re.findall(r"\bSuccess\b", status)) == 2, status + run_in(folder, "dvc", "queue", "logs", "-h", ok=False).stdout
     shown = json.loads(run_in(folder, "dvc", "exp", "show", "--json").stdout)
-    rates = {
+    levels = {
         experiment["revs"][0]["data"]["params"]["params.yaml"]["data"]["train"]["learning_rate"]
         for experiment in shown[-1]["experiments"] or []
     }
-    assert rates == {2e-4, 4e-4}
+    assert levels == {0.02, 0.03}
     refused = run_in(folder, "dvc", "exp", "run", "-S", "train.learning_rate=abc", ok=False)
     assert refused.returncode != 0 and "learning_rate" in refused.stderr + refused.stdout
 

@@ -70,7 +70,7 @@ class Run:
         )
 
         @contextmanager
-        def load_params(*keys: str) -> Iterator[SimpleNamespace]:
+        def load_params(*keys: str, untracked: list[str]) -> Iterator[SimpleNamespace]:
             yield params
 
         self.monkeypatch.setattr(stage, "load_params", load_params)

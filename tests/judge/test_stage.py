@@ -106,11 +106,18 @@ def test_an_item_that_one_side_lacks_stops_the_stage_and_leaves_no_verdict(run):
     assert not (run / "reports" / "judge.json").exists()
 
 
-@pytest.mark.parametrize("key", ["engine", "engine_version", "dtype", "base_sha256", "chat_template_sha256", "temperature", "new"])
+@pytest.mark.parametrize("key", ["engine", "engine_version", "dtype", "evaluator", "temperature", "new"])
 def test_other_conditions_are_a_veto(run, key):
     write_side(run / "reports" / "eval_val", candidate_rows(), fingerprint={**FINGERPRINT, key: "other"})
     verdict = judge(run)
     assert vetoes(verdict) == {"same conditions"} and key in verdict["words"]["Reason"]
+
+
+def test_another_base_model_is_named_and_is_no_veto(run):
+    write_side(run / "reports" / "eval_val", candidate_rows(), fingerprint={**FINGERPRINT, "base_sha256": "other"})
+    verdict = judge(run)
+    assert vetoes(verdict) == set()
+    assert "the base model is another one" in next(guard["detail"] for guard in verdict["guards"] if guard["guard"] == "same conditions")
 
 
 def test_a_missing_fingerprint_is_a_veto(run):
