@@ -7,11 +7,16 @@ import unicodedata
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories that a reader cannot see, or that reorder what is seen (control, format, surrogate, private, separators)."""
 
+_JOINERS = "\u200c\u200d"
+"""Format characters that words of some scripts, and families of emoji, are spelt with."""
+
 
 def visible(value: object, limit: int = 2000) -> str:
     """Text of at most `limit` characters in which every blank is a space and every unseen character is shown as U+FFFD."""
     text = str(value)[: limit + 1]
-    text = "".join(" " if c.isspace() else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _UNSEEN else c for c in text)
+    text = "".join(
+        " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _UNSEEN and c not in _JOINERS else c for c in text
+    )
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -139,8 +139,7 @@ def test_sweeps_and_single_experiments_run_through_dvc(smoke: tuple[Path, dict[s
     assert len(re.findall(r"\bSuccess\b", status)) == 2, status + run_in(folder, "dvc", "queue", "logs", "-h", ok=False).stdout
     shown = json.loads(run_in(folder, "dvc", "exp", "show", "--json").stdout)
     levels = {
-        experiment["revs"][0]["data"]["params"]["params.yaml"]["data"]["train"]["learning_rate"]
-        for experiment in shown[-1]["experiments"] or []
+        experiment["revs"][0]["data"]["params"]["params.yaml"]["data"]["judge"]["alpha"] for experiment in shown[-1]["experiments"] or []
     }
     assert levels == {0.02, 0.03}
     refused = run_in(folder, "dvc", "exp", "run", "-S", "train.learning_rate=abc", ok=False)
