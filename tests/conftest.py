@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ.update(
     HF_HUB_OFFLINE="1", MLFLOW_DISABLE_TELEMETRY="true", DVC_NO_ANALYTICS="1", DO_NOT_TRACK="1", TOKENIZERS_PARALLELISM="false"
 )
-for name in ("MLFLOW_TRACKING_URI", "DVC_ROOT", "PAWL_DEBUG"):
+# the last one: a stage that compiles its modules must not change its own dependencies
+for name in ("MLFLOW_TRACKING_URI", "DVC_ROOT", "PAWL_DEBUG", "PYTHONDONTWRITEBYTECODE"):
     os.environ.pop(name, None)
 
 
