@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,10 +24,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, flatten, write_text
+from stages.common.mistakes import CONF, explain, first_line, located
 from stages.common.schema import SECTIONS, Config, validate
 
 PARAMS = ROOT / "params.yaml"
-CONF = ROOT / "conf"
 _STARTED = time.time()
 
 
@@ -44,20 +42,26 @@ def compose(overrides: Sequence[str] = ()) -> str:
 
     for path in [*CONF.rglob("*.yaml"), ROOT / "dvc.lock", ROOT / "dvc.yaml"]:
         _refuse_conflict_markers(path)
+    sources = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8", errors="replace") for path in CONF.rglob("*.yaml")}
+    for where, written in [*sources.items(), *(("the command line", override) for override in overrides)]:
+        if "oc.env" in written or "oc.decode" in written:
+            fix = "name the variable in engine.api_key_env, or write the value itself"
+            raise PawlError("a value from the environment would be written into params.yaml, which is committed", where=where, fix=fix)
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "params.yaml"
         try:
             compose_and_dump(target, str(CONF), None, "config", str(CONF / "plugins"), list(overrides))
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-            raise _located(_explain(error), overrides) from None
+            raise located(explain(error), overrides) from None
         text = target.read_text(encoding="utf-8")
     whole = OmegaConf.create(text)
     assert isinstance(whole, DictConfig)
+    _refuse_unknown_sections(whole, "params.yaml")
     for section in SECTIONS:
         try:
             _section(whole, section, CONF)
         except PawlError as error:
-            raise _located(error, overrides) from None
+            raise located(error, overrides) from None
     return text
 
 
@@ -110,10 +114,11 @@ def read_params(*keys: str, path: Path = PARAMS) -> Config:
         raise PawlError("params.yaml is missing", where=str(path), fix="python -m stages.common.config") from None
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise PawlError(
-            f"params.yaml is not valid YAML: {_first_line(error)}", where=str(path), fix="python -m stages.common.config"
+            f"params.yaml is not valid YAML: {first_line(error)}", where=str(path), fix="python -m stages.common.config"
         ) from None
     if not isinstance(whole, DictConfig):
         raise PawlError("params.yaml is not a mapping of sections", where=str(path), fix="python -m stages.common.config")
+    _refuse_unknown_sections(whole, path.name)
     params: Any = SimpleNamespace()  # not a Config: a section that the stage did not ask for must not be there
     for key in keys:
         section, _, name = key.partition(".")
@@ -129,6 +134,14 @@ def read_params(*keys: str, path: Path = PARAMS) -> Config:
     return cast(Config, params)
 
 
+def _refuse_unknown_sections(whole: DictConfig, where: str) -> None:
+    for name in map(str, whole):
+        if name not in SECTIONS:
+            near = difflib.get_close_matches(name, SECTIONS, n=1, cutoff=0.5)
+            fix = f"did you mean {near[0]}?" if near else f"the sections are: {', '.join(SECTIONS)}"
+            raise PawlError(f"unknown section {name}", where=where, fix=fix)
+
+
 def _section(whole: DictConfig, section: str, origin: Path) -> Any:
     """One section as its dataclass, with types, ranges and missing values checked."""
     if section not in whole:
@@ -140,90 +153,9 @@ def _section(whole: DictConfig, section: str, origin: Path) -> Any:
             raise PawlError(f"{section}.{missing[0]} has no value", where=f"{section}.{missing[0]}", fix=f"set {section}.{missing[0]}")
         value = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
-        raise _explain(error, prefix=section) from None
+        raise explain(error, prefix=section) from None
     validate(value, section)
     return value
-
-
-def _explain(error: Exception, prefix: str = "") -> PawlError:
-    """Turn Hydra's or OmegaConf's error into: which key, in which file, and what was probably meant."""
-    while isinstance(error.__cause__, Exception):  # Hydra wraps the error that knows the key
-        error = error.__cause__
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        return PawlError(f"not valid YAML: {error.problem}", where=f"{error.problem_mark.name}:{error.problem_mark.line + 1}")
-    text = str(error)
-    unknown = re.search(r"Key '([^']+)' (?:is not in struct|not in '\w+')", text)
-    named = re.search(r"full_key: ([\w.\-]+)", text)
-    key = getattr(error, "full_key", None) or (named[1] if named else unknown[1] if unknown else "")
-    if prefix and not key.startswith(f"{prefix}."):
-        key = f"{prefix}.{key}" if key else prefix
-    if unknown:
-        near = difflib.get_close_matches(key, _known_keys(), n=1, cutoff=0.5)
-        fix = f"did you mean {near[0]}?" if near else "see stages/common/schema.py for the known keys"
-        return PawlError(f"unknown key {key}", where=key, fix=fix)
-    if option := re.search(r"Could not find '([^']+)'", text):
-        group, _, name = option[1].rpartition("/")
-        options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
-        near = difflib.get_close_matches(name, options, n=1, cutoff=0.4)
-        return PawlError(
-            f"no option {name!r} in conf/{group}/", fix=f"{f'did you mean {near[0]}? ' if near else ''}There are: {', '.join(options)}"
-        )
-    return PawlError(_first_line(error), where=key, fix=f"correct {key}" if key else "")
-
-
-def _first_line(error: Exception) -> str:
-    """The first line that says something: Hydra opens with the name of the file's group, which `where` names better."""
-    lines = [line for line in str(error).strip().splitlines() if not re.match(r"In '[^']*': \w+ raised", line)]
-    return lines[0] if lines else type(error).__name__
-
-
-def _known_keys(kind: type = Config, prefix: str = "") -> list[str]:
-    keys = []
-    for spec in fields(kind):
-        key = f"{prefix}{spec.name}"
-        keys.append(key)
-        part = SECTIONS.get(spec.name) if kind is Config else None
-        if part and is_dataclass(part):
-            keys += _known_keys(part, f"{key}.")
-    return keys
-
-
-def _located(error: PawlError, overrides: Sequence[str]) -> PawlError:
-    """Say where the key in `where` was written: on the command line, or in which file and line of conf/."""
-    given = [override for override in overrides if override.lstrip("+~").partition("=")[0] == error.where]
-    error.where = f"the override {given[-1]!r}" if given else _locate(error.where)
-    return error
-
-
-def _locate(key: str) -> str:
-    """Where a dotted key is written in conf/, most specific file first; the key itself where it is in no file."""
-    parts = key.split(".")
-    best: tuple[int, str] = (0, key)
-    for path in sorted(CONF.rglob("*.yaml")):
-        try:
-            node = yaml.compose(path.read_text(encoding="utf-8"))
-        except yaml.YAMLError:
-            continue
-        # a group's file holds the section's content, an experiment's the whole tree
-        inside = parts[1:] if path.parent.name == parts[0] and path.parent.name != "experiment" else parts
-        for depth, line in _lines_of(node, inside):
-            score = depth + (2 if path.parent.name == "experiment" else 1)
-            if depth == len(inside) and score > best[0]:
-                best = (score, f"{path.relative_to(ROOT)}:{line} ({key})")
-    return best[1]
-
-
-def _lines_of(node: Any, parts: list[str]) -> Iterator[tuple[int, int]]:
-    for depth, part in enumerate(parts, 1):
-        if not isinstance(node, yaml.MappingNode):
-            return
-        for name, value in node.value:
-            if name.value == part:
-                yield depth, name.start_mark.line + 1
-                node = value
-                break
-        else:
-            return
 
 
 def _refuse_conflict_markers(path: Path) -> None:
@@ -234,7 +166,7 @@ def _refuse_conflict_markers(path: Path) -> None:
     for number, line in enumerate(lines, 1):
         if line.startswith(("<<<<<<< ", ">>>>>>> ")):
             fix = (
-                "take one side: 'git checkout --ours dvc.lock', then 'dvc repro'"
+                "take one side: 'git checkout --ours dvc.lock', 'git add dvc.lock', then 'dvc repro'"
                 if path.name == "dvc.lock"
                 else "resolve the conflict, then run again"
             )
@@ -264,7 +196,9 @@ def main() -> int:
         differences = changes(old, new)
     except (yaml.YAMLError, OmegaConfBaseException):
         differences = ["it was not valid YAML"]
-    shown = "\n".join(f"  {line}" for line in differences[:20] or ["only its form differs"])
+    if len(differences) > 20:
+        differences = [*differences[:19], f"... and {len(differences) - 19} more: git diff params.yaml"]
+    shown = "\n".join(f"  {line}" for line in differences or ["only its form differs"])
     if args.check:
         raise PawlError(f"params.yaml is not what conf/ composes to:\n{shown}", where="params.yaml", fix="python -m stages.common.config")
     write_text(PARAMS, new)

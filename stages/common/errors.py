@@ -37,7 +37,7 @@ class PawlError(Exception):
 
 def from_os_error(error: OSError) -> PawlError:
     """Translate the operating system's refusals that a person can mend."""
-    path = str(error.filename or "")
+    path = str(error.filename2 or error.filename or "")  # of a copy, the target
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         folder = Path(path).parent if path and Path(path).parent.exists() else Path.cwd()
         free = shutil.disk_usage(folder).free / 2**20
@@ -48,7 +48,7 @@ def from_os_error(error: OSError) -> PawlError:
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return PawlError("no permission to write or read here", where=path, fix="check the owner and mode of that path, then run again")
-    return PawlError(f"{error.strerror or error}", where=path)
+    return PawlError(f"{error.strerror or error}", where=path, fix="check that path, then run again")
 
 
 def run_main(name: str, main: Callable[[], int | None]) -> None:

@@ -33,6 +33,9 @@ def write_text(path: Path | str, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a failed write or flush does not say where
+        raise
     finally:
         partial.unlink(missing_ok=True)
 
@@ -60,6 +63,9 @@ def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     finally:
         partial.unlink(missing_ok=True)
 

@@ -195,7 +195,7 @@ class Experiment:
     name: str = MISSING
     hypothesis: str = MISSING
     parent: str = ""
-    incumbent: str = MISSING
+    incumbent: str = "reports/baseline"
 
 
 @dataclass

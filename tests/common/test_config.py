@@ -57,6 +57,8 @@ def test_composing_twice_gives_the_same_bytes() -> None:
         ("model=smollm2", ["no option 'smollm2'", "did you mean smollm2_135m"]),
         ("model.sha256=''", ["model.sha256 is empty", "model.source is 'package'"]),
         ("data.sources.chain_sum.prompt=hello", ["no place for the question"]),
+        ("experiment.hypothesis=${oc.env:HOME}", ["from the environment", "the command line"]),
+        ("+trian=1", ["unknown section trian", "did you mean train"]),
         ("engine.base_url='http://user:pw@host/v1'", ["may be a secret", "engine.api_key_env"]),
         ("engine.base_url='http://host/v1?key=1'", ["may be a secret"]),
         ("engine.api_key_env=sk-abc", ["not the name of an environment variable"]),
@@ -93,6 +95,8 @@ def compose_in(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
         ("conf/train/lora.yaml", "learning_rate: 1.0e-3", "learning_rate: abc", ["abc", "conf/train/lora.yaml:5"]),
         ("conf/train/lora.yaml", "lora_rank: 16", "lora_rank: [16", ["YAML", "lora.yaml:"]),
         ("conf/experiment/current.yaml", "experiment:\n", "train:\n  learning_rate: -2\nexperiment:\n", ["current.yaml:4", "out of range"]),
+        ("conf/train/lora.yaml", "max_steps: -1", "max_steps: abc", ["abc", "conf/train/lora.yaml:7"]),
+        ("conf/judge/rules.yaml", "kind: rules", "kind: ${oc.env:HOME}", ["from the environment", "conf/judge/rules.yaml"]),
         ("conf/config.yaml", "train: lora", "train: lara", ["no option 'lara'", "did you mean lora"]),
     ],
 )
