@@ -14,7 +14,7 @@ import argparse
 
 from stages.common.config import load_params
 from stages.common.errors import run_main
-from stages.common.files import ROOT, main_root
+from stages.common.files import ROOT, main_root, write_text
 from stages.common.process import stage_lock
 from stages.track.record import make_record
 from stages.track.store import save
@@ -31,10 +31,12 @@ def main() -> None:
     ):
         if params.tracking.kind == "none":
             print("track: tracking.kind is none, nothing logged")
-            return
-        record = make_record(ROOT, {name: getattr(params, name) for name in SECTIONS})
-        done = save(record, params.tracking.experiment, main_root())
-        print(f"track: run {record.name} {done} in MLflow, {len(record.metrics)} metric points; 'make ui' shows it")
+        else:
+            record = make_record(ROOT, {name: getattr(params, name) for name in SECTIONS})
+            done = save(record, params.tracking.experiment, main_root())
+            print(f"track: run {record.name} {done} in MLflow, {len(record.metrics)} metric points; 'make ui' shows it")
+        # the same text always, so that an experiment that is put back finds the marker as it was
+        write_text(ROOT / "reports/track.txt", "This working tree's results were logged; 'make ui' shows them.\n")
 
 
 if __name__ == "__main__":
