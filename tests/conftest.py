@@ -35,13 +35,13 @@ def need() -> Callable[[str], None]:
 
 
 def copy_repository(target: Path, experiment: str = "") -> Path:
-    """A clone of the working tree (tracked and new files, not ignored ones) with a Git history of one commit."""
+    """A clone of the working tree (tracked and new files, not ignored ones) with one commit, and no experiments yet."""
     names = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
     ).stdout.split(b"\0")
     for name in filter(None, names):
         source, copy = ROOT / os.fsdecode(name), target / os.fsdecode(name)
-        if source.is_file():
+        if source.is_file() and not name.startswith(b"experiments/"):
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, copy)
     if experiment:
