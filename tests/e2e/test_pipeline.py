@@ -111,6 +111,8 @@ def test_a_learning_rate_changed_and_changed_back_retrains_nothing_and_is_tracke
 
 def test_an_experiment_that_is_not_proven_better_is_recorded_and_put_back(smoke: tuple[Path, dict[str, Any]]) -> None:
     folder, found = smoke
+    edit_params(folder)
+    run_in(folder, "dvc", "repro")
     run_in(folder, "git", "add", "-A")
     run_in(folder, "git", "commit", "-qm", "a run")
     params = (folder / "params.yaml").read_bytes()
