@@ -17,6 +17,7 @@ help:  ## this list
 
 run: .venv/ready  ## from data to verdict: compose the configuration and run what changed
 	@python -m stages.common.config
+	@python -m stages.common.process
 	@dvc repro
 	@dvc status -q || { echo "make: error: results are missing or stale although dvc repro succeeded: is the disk full? see 'dvc status'" >&2; exit 1; }
 	@python -m stages.report --show

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from typing import Any
 from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, Record, read_record
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
-from stages.common.process import run, tail
+from stages.common.process import dvc_processes, forget_dead_dvc, locked, run, tail
 from stages.common.text import plain
 
 STATE = ("conf/experiment/current.yaml", "params.yaml", "dvc.lock", "reports")
@@ -108,9 +107,9 @@ def _require_repository() -> None:
 
 def require_idle() -> None:
     """Refuse while DVC or a stage works in this tree, be it the orphan of a killed run."""
-    holders = {f"dvc (process {pid})" for pid in _dvc_processes()}
+    holders = {f"dvc (process {plain(pid, 20)})" for pid in dvc_processes()}
     for path in sorted((ROOT / ".pawl").glob("*.lock")):
-        if path.name != "agent.lock" and _locked(path):
+        if path.name != "agent.lock" and locked(path):
             holders.add(f"{path.stem} (process {plain(path.read_text(encoding='utf-8', errors='replace'), 20)})")
     if holders:
         raise PawlError(
@@ -118,41 +117,6 @@ def require_idle() -> None:
             where=str(ROOT),
             fix="wait for it, or end it with kill and its number",
         )
-
-
-def _locked(path: Path) -> bool:
-    try:
-        with open(path, "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except FileNotFoundError:
-        pass
-    return False
-
-
-def _dvc_processes() -> list[str]:
-    """Who holds DVC's repository lock (between stages), or its read-write lock (while a stage runs)."""
-    folder = ROOT / ".dvc" / "tmp"
-    if _locked(folder / "lock"):
-        return [plain((folder / "lock").read_text(encoding="utf-8", errors="replace"), 20) or "unknown"]
-    try:
-        locks = json.loads((folder / "rwlock").read_text(encoding="utf-8"))
-        infos = [*locks.get("write", {}).values(), *(info for infos in locks.get("read", {}).values() for info in infos)]
-        return sorted({str(int(info["pid"])) for info in infos if info and _alive(int(info["pid"]))})
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        return []  # absent or broken: DVC itself will say so
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process runs; a zombie, which a container without an init keeps for ever, does not."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] != "Z"
-    except ProcessLookupError:
-        return False
-    except (OSError, IndexError):
-        return True  # another user's process, or no /proc
 
 
 def changed() -> list[str]:
@@ -219,7 +183,7 @@ def put_back() -> list[str]:
     require_idle()
     left = [folder for folder in unfinished() if not _finished(folder)]
     if left:
-        (ROOT / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)  # all its holders are dead, but DVC would wait for a zombie
+        forget_dead_dvc()
         restore()
     for folder in left:
         shutil.rmtree(folder)

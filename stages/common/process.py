@@ -1,9 +1,13 @@
-"""Child processes that never outlive their stage, and stages that never run twice at once."""
+"""Child processes that never outlive their stage, and stages that never run twice at once.
+
+python -m stages.common.process    forget what a killed `dvc repro` had locked ('make run' does it first)
+"""
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from stages.common.errors import PawlError
+from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT
 
 _PR_SET_PDEATHSIG = 1
@@ -122,3 +126,54 @@ def stage_lock(stage: str) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def locked(path: Path) -> bool:
+    """Whether a process holds the lock on a file."""
+    try:
+        with open(path, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        pass
+    return False
+
+
+def dvc_processes() -> list[str]:
+    """The living processes that hold DVC's repository lock (between stages), or its read-write lock (while a stage runs)."""
+    folder = ROOT / ".dvc" / "tmp"
+    if locked(folder / "lock"):
+        return [(folder / "lock").read_text(encoding="utf-8", errors="replace").strip()[:20] or "unknown"]
+    try:
+        locks = json.loads((folder / "rwlock").read_text(encoding="utf-8"))
+        infos = [*locks.get("write", {}).values(), *(info for infos in locks.get("read", {}).values() for info in infos)]
+        return sorted({str(int(info["pid"])) for info in infos if info and _alive(int(info["pid"]))})
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return []  # absent or broken: DVC itself will say so
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs; a zombie, which a container without an init keeps for ever, does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except (OSError, IndexError):
+        return True  # another user's process, or no /proc
+
+
+def forget_dead_dvc() -> None:
+    """Remove DVC's read-write lock where all its holders are dead. DVC itself takes a zombie for a living process, and waits for ever."""
+    if not dvc_processes():
+        (ROOT / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)
+
+
+def main() -> int:
+    forget_dead_dvc()
+    return 0
+
+
+if __name__ == "__main__":
+    run_main("process", main)

@@ -105,3 +105,23 @@ def test_the_tail_of_a_log_shows_the_last_state_of_a_progress_bar(tmp_path: Path
     (tmp_path / "log").write_bytes(b"start\n 10%|#\r 50%|##\r100%|####\n\nTraceback\xff\nValueError: x\n")
     assert process.tail(tmp_path / "log").splitlines() == ["start", "100%|####", "Traceback\ufffd", "ValueError: x"]
     assert process.tail(tmp_path / "none") == ""
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_dead_dvc_holds_no_lock_even_while_it_is_a_zombie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
+    """A container without an init never reaps an orphan, and DVC takes a zombie for a process at work."""
+    monkeypatch.setattr(process, "ROOT", tmp_path)
+    lock = tmp_path / ".dvc/tmp/rwlock"
+    lock.parent.mkdir(parents=True)
+    holder = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        lock.write_text('{"write": {"/x": {"pid": %d, "cmd": "dvc repro"}}, "read": {}}' % holder.pid)
+        if ended:
+            holder.kill()
+            assert gone_within(holder.pid, 10), "not reaped: a zombie"
+        assert process.dvc_processes() == ([] if ended else [str(holder.pid)])
+        process.forget_dead_dvc()
+        assert lock.exists() is not ended
+    finally:
+        holder.kill()
+        holder.communicate()
