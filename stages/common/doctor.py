@@ -56,7 +56,7 @@ def checks() -> list[tuple[bool, str]]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     version = platform.python_version()
     return [
-        (sys.version_info >= (3, 11), f"python {version} (3.11 or later)"),
+        (sys.version_info[:2] == (3, 11), f"python {version} (3.11)"),
         (bool(shutil.which("git")), "git on the path"),
         (free >= need, f"{free:.0f} GiB of disk free (at least {need})"),
         (memory >= 7.5, f"{memory:.0f} GiB of memory, {os.cpu_count()} cores (the default needs 8 GB)"),

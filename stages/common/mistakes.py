@@ -32,7 +32,7 @@ def explain(error: Exception, prefix: str = "") -> PawlError:
         key = f"{prefix}.{key}" if key else prefix
     if unknown:
         near = difflib.get_close_matches(key, _known_keys(), n=1, cutoff=0.5)
-        fix = f"did you mean {near[0]}?" if near else "see stages/common/schema.py for the known keys"
+        fix = f"did you mean {near[0]}?" if near else "see stages/common/schema/ for the known keys"
         return PawlError(f"unknown key {key}", where=key, fix=fix)
     if option := re.search(r"Could not find '([^']+)'", text):
         group, _, name = option[1].rpartition("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -115,7 +116,7 @@ def test_a_dead_dvc_holds_no_lock_even_while_it_is_a_zombie(tmp_path: Path, monk
     lock.parent.mkdir(parents=True)
     holder = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        lock.write_text('{"write": {"/x": {"pid": %d, "cmd": "dvc repro"}}, "read": {}}' % holder.pid)
+        lock.write_text(json.dumps({"write": {"/x": {"pid": holder.pid, "cmd": "dvc repro"}}, "read": {}}))
         if ended:
             holder.kill()
             assert gone_within(holder.pid, 10), "not reaped: a zombie"
