@@ -13,6 +13,7 @@ from stages.common.schema.benchmark import Benchmark
 from stages.common.schema.data import Data
 from stages.common.schema.engine import Engine, Evaluate
 from stages.common.schema.judge import Judge
+from stages.common.schema.llm import LLM
 from stages.common.schema.loop import Agent, Experiment, Tracking
 from stages.common.schema.model import Model
 from stages.common.schema.rules import validate
@@ -20,7 +21,7 @@ from stages.common.schema.source import Source
 from stages.common.schema.train import Launcher, Train
 
 __all__ = [
-    "SECTIONS", "Agent", "Benchmark", "Config", "Data", "Engine", "Evaluate", "Experiment", "Judge", "Launcher", "Model", "Source",
+    "LLM", "SECTIONS", "Agent", "Benchmark", "Config", "Data", "Engine", "Evaluate", "Experiment", "Judge", "Launcher", "Model", "Source",
     "Tracking", "Train", "validate",
 ]  # fmt: skip
 

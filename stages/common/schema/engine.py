@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from omegaconf import MISSING
 
 from stages.common.errors import PawlError
+from stages.common.schema.llm import no_secret
 from stages.common.schema.rules import checks, choice, number
-
-_NO_SECRET = "put the key into an environment variable or .env, and the variable's name into engine.api_key_env"
 
 
 @dataclass
@@ -30,10 +28,7 @@ class Engine:
 
 @checks(Engine)
 def check_engine(engine: Engine, key: str) -> None:
-    if engine.api_key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", engine.api_key_env):
-        raise PawlError(f"{key}.api_key_env is not the name of an environment variable", where=f"{key}.api_key_env", fix=_NO_SECRET)
-    if re.search(r"[@?]", engine.base_url):
-        raise PawlError(f"{key}.base_url carries a user or a query, which may be a secret", where=f"{key}.base_url", fix=_NO_SECRET)
+    no_secret(engine.api_key_env, engine.base_url, key)
     if engine.kind == "external" and not engine.base_url:
         raise PawlError(f"{key}.base_url is empty, but {key}.kind is 'external'", where=f"{key}.base_url", fix=f"set {key}.base_url")
 
