@@ -50,7 +50,7 @@ def show_history(as_list: bool) -> None:
 def try_one(overrides: list[str], why: str, name: str) -> None:
     from agent import settings, trial, workspace
 
-    with stage_lock("agent"):
+    with stage_lock("agent", record_failure=False):
         commit = workspace.require_ready()
         hypothesis = trial.hypothesis(why)
         before, planned = settings.require_composed(), settings.resolve(overrides)
@@ -68,7 +68,7 @@ def try_one(overrides: list[str], why: str, name: str) -> None:
 def restore() -> None:
     from agent import trial, workspace
 
-    with stage_lock("agent"):
+    with stage_lock("agent", record_failure=False):
         committed, removed = trial.recover()
         left = workspace.changed()
     if committed:

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 class PawlError(Exception):
@@ -20,11 +21,13 @@ class PawlError(Exception):
         what: one sentence, what went wrong.
         where: file, key or line that caused it ("" where there is none).
         fix: what to do about it ("" where nothing is known).
+        details: for the failure record alone, under the names of `failure.record`: exit_code, tail, traceback, ...
+        code: the exit code of the command (3: refused before anything was run).
     """
 
-    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+    def __init__(self, what: str, *, where: str = "", fix: str = "", details: dict[str, Any] | None = None, code: int = 1) -> None:
         super().__init__(what)
-        self.what, self.where, self.fix = what, where, fix
+        self.what, self.where, self.fix, self.details, self.code = what, where, fix, details or {}, code
 
     def __str__(self) -> str:
         lines = [self.what]
@@ -52,7 +55,7 @@ def from_os_error(error: OSError) -> PawlError:
 
 
 def run_main(name: str, main: Callable[[], int | None]) -> None:
-    """Run an entry point: exit 0 on success, its own code, or a one-screen error and 1 (130 after Ctrl-C).
+    """Run an entry point: exit 0 on success, its own code, or a one-screen error and its code (130 after Ctrl-C).
 
     PAWL_DEBUG=1 adds the traceback.
     """
@@ -70,7 +73,7 @@ def run_main(name: str, main: Callable[[], int | None]) -> None:
         code = main()
     except PawlError as error:
         _show(name, str(error), debug)
-        sys.exit(1)
+        sys.exit(error.code)
     except KeyboardInterrupt:
         print(f"{name}: stopped after {time.monotonic() - start:.0f} s; nothing half-written was kept", file=sys.stderr)
         sys.exit(130)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from stages.common import failure
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT
 
@@ -103,8 +104,8 @@ def tail(log: Path, characters: int = 4000) -> str:
 
 
 @contextmanager
-def stage_lock(stage: str) -> Iterator[None]:
-    """Hold the working tree's lock on a stage; the kernel drops it when the process dies.
+def stage_lock(stage: str, record_failure: bool = True) -> Iterator[None]:
+    """Hold the working tree's lock on a stage; the kernel drops it when the process dies. A failure inside is recorded (failure.py).
 
     DVC forgets the stage it had started when DVC alone is killed; a second run would then write into the same folders.
 
@@ -125,7 +126,11 @@ def stage_lock(stage: str) -> Iterator[None]:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
+        if not record_failure:
+            yield
+            return
+        with failure.recorded(stage):
+            yield
 
 
 def locked(path: Path) -> bool:

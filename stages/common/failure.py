@@ -1,0 +1,107 @@
+"""What a failed stage leaves behind: .pawl/failure/STAGE.json, read by the judge's explain-failure and by people.
+
+`stage_lock` (process.py) does it for every stage. A stage that knows more (the exit code of its child, the end of a log) puts that into
+`PawlError.details`, under the names of `record`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from signal import SIGINT
+from traceback import format_exception
+from typing import Any
+
+from stages.common.errors import PawlError, from_os_error
+from stages.common.files import ROOT, write_json
+
+FOLDER = Path(".pawl/failure")
+TAIL = 4000
+"""Characters kept of a log, and of a traceback."""
+
+# what looks like a key or a password, wherever a library may have printed it; the name before it stays
+_SECRETS = re.compile(
+    r"(?i)((?:api[_-]?key|token|secret|password|passwd|authorization)\b[\"']?\s*[:=]\s*[\"']?(?:bearer\s+)?)[^\s\"',;&]{6,}"
+    r"|()\b(?:sk|hf|ghp|gho|glpat|xox[bp]|AKIA)[-_]?[A-Za-z0-9_-]{16,}|(://[^\s/:@]+:)[^\s/@]+(?=@)"
+)
+
+
+@contextmanager
+def recorded(stage: str) -> Iterator[None]:
+    """A stage (its DVC name) at work: an earlier failure of it is forgotten, and whatever ends the block early is recorded and goes on."""
+    forget(stage)
+    try:
+        yield
+    except BaseException as error:
+        with suppress(OSError):  # a full disk is told by the error itself
+            record(stage, **_fields(error))
+        raise
+
+
+def _fields(error: BaseException) -> dict[str, Any]:
+    """What `record` is given for an exception that ends a stage."""
+    if isinstance(error, KeyboardInterrupt):
+        return {"exit_code": 130, "signal": int(SIGINT), "error": "stopped by Ctrl-C"}
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else 1
+        return {"exit_code": code, "signal": max(0, code - 128), "error": f"ended with exit code {code}"}
+    if isinstance(error, OSError):
+        error = from_os_error(error)
+    if isinstance(error, PawlError):
+        return {"exit_code": error.code, "error": error.what, "where": error.where, "fix": error.fix, **error.details}
+    return {"exit_code": 1, "error": f"{type(error).__name__}: {error}", "traceback": "".join(format_exception(error))}
+
+
+def record(
+    stage: str,
+    *,
+    exit_code: int,
+    signal: int = 0,
+    error: str = "",
+    where: str = "",
+    fix: str = "",
+    traceback: str = "",
+    tail: str = "",
+    timed_out: bool = False,
+    peak_memory_gib: float | None = None,
+) -> None:
+    """Write .pawl/failure/<stage>.json, whole or not at all.
+
+    Args:
+        stage: the DVC stage.
+        exit_code: of the process that failed: the stage's child where there is one, else the stage.
+        signal: what ended that process, 0 where none did.
+        error, where, fix: the message that the person saw.
+        traceback: the root cause, of rank 0 where there are several processes.
+        tail: the end of the log.
+        peak_memory_gib: of the largest process; None where it is not known.
+    """
+    texts = {"error": error, "where": where, "fix": fix, "traceback": traceback, "tail": tail}
+    write_json(
+        ROOT / FOLDER / f"{stage}.json",
+        {name: redact(text)[-TAIL:] for name, text in texts.items()}
+        | {
+            "stage": stage,
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "exit_code": exit_code,
+            "signal": signal,
+            "timed_out": timed_out,
+            "peak_memory_gib": None if peak_memory_gib is None else round(peak_memory_gib, 3),
+        },
+    )
+
+
+def forget(stage: str) -> None:
+    (ROOT / FOLDER / f"{stage}.json").unlink(missing_ok=True)
+
+
+def redact(text: str) -> str:
+    """Take out what may be a secret: the values of our own environment that are named like one, and what is written like one."""
+    for name, value in os.environ.items():
+        if len(value) >= 8 and re.search(r"KEY|TOKEN|SECRET|PASSW", name.upper()) and not value.startswith("/"):
+            text = text.replace(value, "[removed]")
+    return _SECRETS.sub(lambda found: f"{found[1] or found[3] or ''}[removed]", text)
