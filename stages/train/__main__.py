@@ -1,94 +1,126 @@
 """Fine-tune the base model with LLaMA-Factory: data/train and models/base to models/adapter.
 
-python -m stages.train            what `dvc repro train` runs; declared in params.yaml under `train` (conf/train/)
+python -m stages.train                              what `dvc repro train` runs; declared in params.yaml under `train` and `launcher`
+python -m stages.train --check [OVERRIDES ...]      compose conf/ with Hydra overrides and check it: JSON on stdout (LLaMA-Factory's
+                                                    configuration, memory, warnings), or exit code 3 and why it cannot work
 
-Writes models/adapter (the adapter alone, whole or not at all), reports/train.json and reports/loss.csv.
+Writes models/adapter (an adapter, or with full and freeze a whole model; whole or not at all), reports/train.json and reports/loss.csv.
+A training that was killed or ran into launcher.timeout_h goes on from its last checkpoint the next time it is started.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
+import contextlib
+import os
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from stages.common.config import load_params
-from stages.common.errors import PawlError, run_main
-from stages.common.files import fresh_folder, read_json, sha256_file, write_json, write_text
+from omegaconf import OmegaConf
+
+from stages.common.config import compose, load_params, read_params
+from stages.common.doctor import gpus
+from stages.common.errors import run_main
+from stages.common.files import ROOT, to_json, write_json, write_text
 from stages.common.models import base_model
 from stages.common.process import stage_lock
-from stages.train.arguments import DATASET, arguments
-from stages.train.launch import Run, launch
+from stages.common.schema import Launcher, Train
+from stages.train import checkpoints, result
+from stages.train.arguments import arguments
+from stages.train.known import check_extra
+from stages.train.launch import launch
 from stages.train.losses import losses_csv, summarize, trainer_state
+from stages.train.rows import has_eval
 
 DATA = Path("data/train")
 ADAPTER = Path("models/adapter")
-SCRATCH = Path(".pawl/train")
 
 
 def main() -> None:
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m stages.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
-    with stage_lock("train"), load_params("train", "launcher.kind", untracked=["launcher.timeout_h"]) as params:
-        base, model_path = base_model()
-        rows = count_rows(DATA)
-        config = arguments(
-            params.train, model=str(model_path), data=str(DATA), output=str(SCRATCH), use_cpu=not has_gpu(params.train.device)
-        )
-        print(f"train: {base['name']}, {rows} rows, {params.train.finetuning_type} on {'CPU' if config['use_cpu'] else 'GPU'}")
-        run = launch(config, SCRATCH, timeout_s=params.launcher.timeout_h * 3600)
-        state = trainer_state(SCRATCH)
+    )
+    parser.add_argument("--check", action="store_true", help="train nothing: say whether it can work, and what it needs")
+    parser.add_argument("overrides", nargs="*", help="with --check: Hydra overrides, such as train=full train.learning_rate=1e-5")
+    args = parser.parse_args()
+    if args.overrides and not args.check:
+        parser.error("overrides go with --check; to train with them: python -m stages.common.config OVERRIDES && dvc repro train")
+    if args.check:
+        print(to_json(check(args.overrides)), end="")
+        return
+    with (
+        stage_lock("train"),
+        load_params(
+            "train", "launcher.kind", "launcher.workers", "launcher.nodes",
+            untracked=[f"launcher.{name}" for name in vars(Launcher())] + ["engine.kind"],
+        ) as params,
+    ):  # fmt: skip
+        run(params.train, Launcher(**vars(params.launcher)), params.engine.kind)
+
+
+def run(train: Train, launcher: Launcher, engine: str) -> None:
+    check_extra(train.extra)
+    base, model = base_model()
+    config = configuration(train, launcher, model)
+    name = checkpoints.key(config, DATA, base, vars(launcher))
+    with checkpoints.work_folder(name, launcher.storage) as folder:
+        print(f"train: {base['name']}, {train.stage}, {train.finetuning_type} on {'CPU' if config['use_cpu'] else 'GPU'}")
+        config |= {"output_dir": str(folder)}
+        done = launch(config, train, launcher, folder, engine=engine, timeout_s=launcher.timeout_h * 3600)
+        for warning in done.preflight["warnings"]:
+            print(f"train: warning: {warning}", file=sys.stderr)
+        if launcher.node_rank:
+            print("train: this node has done its part; the result is on the node of rank 0")
+            return
+        state = trainer_state(folder)
         report = summarize(state)
-        keep_adapter(SCRATCH, ADAPTER)
+        sha256 = result.keep(folder, model, ADAPTER, train)
         write_text("reports/loss.csv", losses_csv(state))
-        write_json("reports/train.json", report | figures(run, state, rows))
-        print(f"train: loss {report['initial_loss']:.3f} to {report['final_loss']:.3f} in {report['steps']} steps, {run.seconds:.0f} s")
-        shutil.rmtree(SCRATCH, ignore_errors=True)
+        write_json("reports/train.json", report | result.figures(done, state, sha256))
+        print(f"train: loss {report['initial_loss']:.3f} to {report['final_loss']:.3f} in {report['steps']} steps, {done.seconds:.0f} s")
 
 
-def count_rows(folder: Path) -> int:
-    """Rows of the training file; an empty or missing one is refused here, not by a traceback a minute later."""
-    file = folder / str(read_json(folder / "dataset_info.json")[DATASET]["file_name"])
-    try:
-        with open(file, encoding="utf-8") as lines:
-            rows = sum(1 for line in lines if line.strip())
-    except FileNotFoundError:
-        rows = 0
-    if not rows:
-        raise PawlError("there are no training rows", where=str(file), fix="see reports/generate_data.json for what the filters removed")
-    return rows
+def configuration(train: Train, launcher: Launcher, model: Path) -> dict[str, Any]:
+    return arguments(
+        train, model=str(model), data=str(DATA.absolute()), output=".pawl/train", use_cpu=train.device == "cpu" or not gpus(),
+        has_eval=has_eval(DATA), checkpoint_steps=launcher.checkpoint_steps, distributed=launcher.kind != "local",
+    )  # fmt: skip
 
 
-def has_gpu(device: str) -> bool:
-    import torch
+def check(overrides: list[str]) -> dict[str, Any]:
+    """What preflight says of conf/ composed with overrides, against the base and the rows that lie here."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+        path = Path(folder) / "params.yaml"
+        path.write_text(compose(overrides), encoding="utf-8")
+        params = read_params("train", "launcher", "engine.kind", "data", "model", path=path)
+        check_extra(params.train.extra)
+        base, model = base_model()
+        os.environ |= {
+            "HF_HUB_OFFLINE": "1",
+            "DISABLE_VERSION_CHECK": "1",
+            "LLAMAFACTORY_VERBOSITY": "ERROR",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        from stages.train import preflight
 
-    return device == "auto" and torch.cuda.is_available()
+        found = preflight.check(
+            params.train, params.launcher, config=configuration(params.train, params.launcher, model), engine=params.engine.kind,
+            data=str(DATA), rebuilt=rebuilt(params.data, params.train.cutoff_len),
+        )  # fmt: skip
+        if params.model.name != base["name"]:
+            found["warnings"].insert(
+                0, f"checked with the base that is here, {base['name']}, not {params.model.name}: dvc repro fetch_model"
+            )
+        return found
 
 
-def keep_adapter(scratch: Path, target: Path) -> None:
-    """Keep what serving needs, in a form that depends on nothing but the training: no times, no host, no order of a Python set."""
-    with fresh_folder(target) as folder:
-        shutil.copyfile(scratch / "adapter_model.safetensors", folder / "adapter_model.safetensors")
-        config = json.loads((scratch / "adapter_config.json").read_text(encoding="utf-8"))
-        if isinstance(config.get("target_modules"), list):
-            config["target_modules"].sort()
-        write_json(folder / "adapter_config.json", config)
-
-
-def figures(run: Run, state: dict[str, Any], rows: int) -> dict[str, Any]:
-    tokens = state.get("num_input_tokens_seen") or 0
-    return {
-        "rows": rows,
-        "tokens": tokens,
-        "trainable_parameters": run.trainable_parameters,
-        "total_parameters": run.total_parameters,
-        "adapter_sha256": sha256_file(ADAPTER / "adapter_model.safetensors"),
-        "runtime_s": round(run.seconds, 1),
-        "tokens_per_s": round(tokens / state["train_runtime"], 1),
-        "peak_memory_gib": round(run.peak_memory_gib, 2),
-    }
+def rebuilt(data: Any, cutoff_len: int) -> bool:
+    """Whether data/train was made from other parameters than these, so that the next repro makes it anew."""
+    lock = OmegaConf.load(ROOT / "dvc.lock") if (ROOT / "dvc.lock").exists() else {}
+    made = OmegaConf.select(OmegaConf.create(lock), "stages.generate_data.params", default={}).get("params.yaml", {})
+    return made.get("data") != OmegaConf.structured(data) or made.get("train.cutoff_len") != cutoff_len
 
 
 if __name__ == "__main__":

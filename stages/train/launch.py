@@ -1,120 +1,212 @@
-"""LLaMA-Factory as a child process: started, watched, ended, and its failure put into one screen."""
+"""The trainer as child processes: started as the launcher says, watched, ended, and its failure put into one screen."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import shutil
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from stages.common import process
 from stages.common.errors import PawlError
-from stages.common.files import write_json
+from stages.common.files import ROOT, read_json, write_json
+from stages.common.schema import Launcher, Train
+from stages.train import checkpoints
 
 LOG = Path(".pawl/logs/train.log")
 
 _MEMORY = "not enough memory: halve train.per_device_train_batch_size and double train.gradient_accumulation_steps"
 _CAUSES = (
-    (r"out of memory|OutOfMemory|Cannot allocate memory", _MEMORY),
+    (r"out of memory|OutOfMemory|Cannot allocate memory|can't allocate memory", _MEMORY),
     (r"No space left on device", "the disk is full: free some space, then run 'dvc repro' again"),
     (r"Some keys are not used by the HfArgumentParser: (.*)", "LLaMA-Factory does not know a key: see stages/train/arguments.py"),
     (r"Cannot find valid samples", "no row fits into train.cutoff_len"),
+    (r"NonFiniteLossError", "lower train.learning_rate, raise train.warmup_ratio, or train.precision=bf16 instead of fp16"),
+    (r"No module named '?([\w.]+)", "a package is missing: 'make' installs what is pinned, others are named in conf/"),
 )
 
 
 @dataclass(frozen=True)
 class Run:
-    """Figures of one training process; parameters are counts, 0 where LLaMA-Factory did not print them."""
+    """What is known of a training that ended well. `figures`: see callback.py; `preflight`: see preflight.check."""
 
     seconds: float
     peak_memory_gib: float
-    trainable_parameters: int
-    total_parameters: int
+    figures: dict[str, Any]
+    preflight: dict[str, Any]
 
 
-def launch(config: dict[str, Any], scratch: Path, timeout_s: float) -> Run:
-    """Train in a process group of its own, printing a line of progress as the trainer logs one.
+def launch(config: dict[str, Any], train: Train, launcher: Launcher, folder: Path, *, engine: str, timeout_s: float) -> Run:
+    """Preflight, micro run and training, each line of progress printed as the trainer logs one.
+
+    Args:
+        folder: of this training alone, with the checkpoints of an attempt that was killed, from the last of which it goes on.
 
     Raises:
-        PawlError: the trainer failed, was killed or ran longer than `timeout_s` seconds; the log's end and the likely fix.
+        PawlError: refused (exit code 3), failed, killed, or longer than `timeout_s` seconds: the root cause and the likely fix.
     """
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
+    resume = checkpoints.last_whole(folder)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.name.startswith("checkpoint-"):
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.unlink()
     LOG.unlink(missing_ok=True)
-    write_json(scratch / "train.yaml", config)  # JSON is YAML; under a .json name LLaMA-Factory 0.9.5 fails to open it
+    if resume:
+        print(f"train: goes on from step {resume.name.rpartition('-')[2]}, where an earlier attempt was ended")
+        config = config | {"resume_from_checkpoint": str(resume)}
     begun = time.monotonic()
-    code = process.run(
-        [sys.executable, "-m", "llamafactory.cli", "train", str(scratch / "train.yaml")],
-        log=LOG,
-        env=environment(scratch, bool(config["use_cpu"])),
-        timeout_s=timeout_s,
-        watch=_Progress(scratch / "trainer_log.jsonl"),
-    )
-    seconds = time.monotonic() - begun
-    if code:
-        raise failure(code, process.tail(LOG, 20_000), timeout_s)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20  # KiB on Linux
-    trainable, total = _parameters(LOG.read_text(encoding="utf-8", errors="replace"))
-    return Run(seconds, peak, trainable, total)
+    for argv in plan(config, train, launcher, folder, engine, micro=bool(train.micro_steps) and not resume):
+        code = process.run(
+            argv, log=LOG, env=environment(folder, launcher, bool(config["use_cpu"]), train.parallel),
+            timeout_s=max(1.0, timeout_s - (time.monotonic() - begun)), watch=_Progress(folder),
+        )  # fmt: skip
+        if code:
+            raise failure(code, folder, process.tail(LOG, 20_000), timeout_s)
+    figures = read_json(folder / "figures.json") if launcher.node_rank == 0 else {}
+    return Run(time.monotonic() - begun, peak_gib(), figures, read_json(folder / "preflight.json"))
 
 
-def environment(scratch: Path, use_cpu: bool) -> dict[str, str]:
+def peak_gib() -> float:
+    """Largest resident memory of one of our children so far, GiB (Linux counts in KiB)."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+
+
+def plan(config: dict[str, Any], train: Train, launcher: Launcher, folder: Path, engine: str, micro: bool) -> Iterator[list[str]]:
+    """The commands, one after another. One process does it all where it can, since importing LLaMA-Factory takes 10 s."""
+    ask = {
+        "train": asdict(train), "launcher": asdict(launcher), "engine": engine, "config": config, "data": config["dataset_dir"],
+        "micro": str(folder / "longest") if micro else "",
+    }  # fmt: skip
+    runs = [{"name": "train", "config": config}]
+    if micro:
+        runs.insert(0, {"name": "micro", "config": micro_config(config, train, folder), "needs": "longest"})
+    worker = [sys.executable, "-m", "stages.train.worker"]
+    if launcher.kind == "local":
+        yield [*worker, _job(folder, "job", {"preflight": ask, "runs": runs})]
+        return
+    yield [*worker, _job(folder, "preflight-job", {"preflight": ask, "runs": []})]
+    for run in runs:
+        job = _job(folder, f"{run['name']}-job", {"preflight": None, "runs": [run]})
+        if launcher.kind == "ray":
+            yield [sys.executable, "-m", "stages.train.cluster", job, json.dumps(asdict(launcher)), "cpu" if config["use_cpu"] else "gpu"]
+        else:
+            yield [*torchrun(launcher), "-m", "stages.train.worker", job]
+
+
+def micro_config(config: dict[str, Any], train: Train, folder: Path) -> dict[str, Any]:
+    """The same training on the longest rows alone, and nothing of it kept."""
+    dropped = ("eval_dataset", "eval_strategy", "eval_steps", "save_steps", "save_total_limit", "load_best_model_at_end")
+    kept = {name: value for name, value in config.items() if name not in dropped}
+    return kept | {
+        "dataset_dir": str(folder / "longest"), "output_dir": str(folder / "micro"), "max_steps": train.micro_steps, "save_strategy": "no",
+        "logging_steps": 1,
+    }  # fmt: skip
+
+
+def _job(folder: Path, name: str, job: dict[str, Any]) -> str:
+    write_json(folder / f"{name}.json", job)
+    return str(folder / f"{name}.json")
+
+
+def torchrun(launcher: Launcher) -> list[str]:
+    """torch's launcher: as many processes as there are GPUs, unless the launcher says how many."""
+    argv = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(launcher.workers or "gpu")]
+    if launcher.nodes == 1:
+        return [*argv, "--standalone"] if not launcher.master_port else [*argv, "--master_port", str(launcher.master_port)]
+    where = ["--master_addr", launcher.master_addr, "--master_port", str(launcher.master_port)]
+    return [*argv, "--nnodes", str(launcher.nodes), "--node_rank", str(launcher.node_rank), *where]
+
+
+def environment(folder: Path, launcher: Launcher, use_cpu: bool, parallel: str) -> dict[str, str]:
     """What the trainer sees beside our own environment: everything local, and caches that go with the run."""
     env = {
         "HF_HUB_OFFLINE": "1",
         "DISABLE_VERSION_CHECK": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "HF_DATASETS_CACHE": str(scratch / "datasets"),
+        "HF_DATASETS_CACHE": str(folder / "datasets"),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", "")))),
     }
     if use_cpu:
         env["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin while they wait slow each other down where other work shares the cores
+    elif launcher.kind == "local":
+        env["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # one process, so one GPU
+    if parallel == "fsdp":
+        env["FSDP_STATE_DICT_TYPE"] = "FULL_STATE_DICT"  # else the saved model is a shard of each process
     return env
 
 
-def failure(code: int, log: str, timeout_s: float) -> PawlError:
-    """Say why the trainer stopped: its own last lines and, where the cause is a known one, the fix."""
+def failure(code: int, folder: Path, log: str, timeout_s: float) -> PawlError:
+    """Say why the trainer stopped: the root cause that rank 0 left, or its log's end, and where the cause is a known one, the fix."""
+    told = _told(folder)
+    last = checkpoints.last_whole(folder)
+    again = f"'dvc repro' goes on from step {last.name.rpartition('-')[2]}" if last else "'dvc repro' starts it again"
+    details = {
+        "exit_code": code, "signal": max(0, -code), "timed_out": code == 124, "tail": log[-4000:], "peak_memory_gib": peak_gib(),
+        "traceback": told.get("traceback") or _traceback(log),
+    }  # fmt: skip
+    if told.get("during") == "preflight" and told.get("fix"):
+        return PawlError(told["what"], where=told["where"], fix=told["fix"], details=details | {"exit_code": 3}, code=3)
     what = f"LLaMA-Factory stopped with exit code {code}"
-    fix = f"read the log, correct conf/train/, and run 'dvc repro' again (the whole log: {LOG})"
+    fix = f"read the log, correct conf/train/; then {again} (the whole log: {LOG})"
+    if told.get("during") == "micro":
+        what = f"the micro run on the longest rows failed: {what}"
     if code == 124:
-        what, fix = f"training ran longer than launcher.timeout_h ({timeout_s / 3600:g} hours)", "raise launcher.timeout_h, or train less"
+        what, fix = f"training ran longer than launcher.timeout_h ({timeout_s / 3600:g} hours)", f"raise launcher.timeout_h: {again}"
     elif code == -9:
-        what, fix = "the trainer was killed (signal 9): most often the machine ran out of memory", _MEMORY
+        what, fix = "the trainer was killed (signal 9): most often the machine ran out of memory", f"{_MEMORY}; else {again}"
+    elif "NonFiniteLossError" in told.get("what", ""):
+        what = told["what"].partition(": ")[2]
     for pattern, cause in _CAUSES:
-        if re.search(pattern, log):
+        if code != 124 and re.search(pattern, f"{told.get('what', '')}\n{log}"):
             fix = cause
             break
-    lines = [line[:200] for line in log.splitlines() if line.strip()][-12:]
-    return PawlError(what, where="\n         ".join([str(LOG), *lines]), fix=fix)
+    shown = told.get("traceback") or log
+    lines = [line[:200] for line in shown.splitlines() if line.strip()][-12:]
+    return PawlError(what, where="\n         ".join([str(LOG), *lines]), fix=fix, details=details)
 
 
-def _parameters(log: str) -> tuple[int, int]:
-    found = re.search(r"trainable params: ([\d,]+) \|\| all params: ([\d,]+)", log)
-    return (int(found[1].replace(",", "")), int(found[2].replace(",", ""))) if found else (0, 0)
+def _told(folder: Path) -> dict[str, str]:
+    """What the worker of the lowest rank left about its failure; the other ranks often only say that a peer has gone."""
+    left = sorted(folder.glob("failure-*.json"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    return dict(read_json(left[0])) if left else {}
+
+
+def _traceback(log: str) -> str:
+    """The last traceback of a log, for a process that died without leaving word."""
+    start = log.rfind("Traceback (most recent call last)")
+    return log[start:][-4000:] if start >= 0 else ""
 
 
 class _Progress:
-    """Prints each new line of LLaMA-Factory's trainer_log.jsonl: step, loss, time left."""
+    """Prints each new line that the trainer's callback writes: step, loss, tokens a second, time left."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.shown = path, 0
+    def __init__(self, folder: Path) -> None:
+        self.files = {"micro run, ": folder / "micro" / "progress.jsonl", "": folder / "progress.jsonl"}
+        self.shown = dict.fromkeys(self.files, 0)
 
     def __call__(self) -> None:
-        try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return
-        for line in lines[self.shown :]:
+        for label, path in self.files.items():
             try:
-                entry = json.loads(line)
-            except ValueError:
-                return  # the trainer is still writing this line
-            self.shown += 1
-            if "loss" in entry:
-                print(
-                    f"train: step {entry['current_steps']}/{entry['total_steps']}, loss {entry['loss']:.3f}, {entry['remaining_time']} left"
-                )
+                lines = path.read_text(encoding="utf-8").splitlines()
+            except FileNotFoundError:
+                continue
+            for line in lines[self.shown[label] :]:
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    break  # the trainer is still writing this line
+                self.shown[label] += 1
+                losses = [
+                    f"{name} {entry[key]:.3f}" for name, key in (("loss", "loss"), ("eval loss", "eval_loss")) if entry[key] is not None
+                ]
+                left = time.strftime("%H:%M:%S", time.gmtime(entry["left_s"]))
+                done = f"{label}step {entry['step']}/{entry['steps']}, {', '.join(losses)}"
+                print(f"train: {done}, {entry['tokens_per_s']:.0f} tokens/s, {left} left")

@@ -1,0 +1,86 @@
+"""What Pawl adds to LLaMA-Factory's trainer: progress as lines of JSON, checkpoints that say that they are whole, an end at a NaN."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from stages.common.files import write_json
+from stages.train.checkpoints import seal
+
+PROGRESS = "progress.jsonl"
+FIGURES = "figures.json"
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss is NaN or infinite: the weights are worth nothing from here on."""
+
+
+class Watch(TrainerCallback):
+    """Never touches weights, data order or random numbers, so that a run with it and one without give the same bytes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.begun = time.monotonic()
+        self.first_step, self.first_tokens, self.trainable, self.total = 0, 0, 0, 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.begun, self.first_step, self.first_tokens = time.monotonic(), state.global_step, _tokens(state)
+        for parameter in model.parameters():
+            count = getattr(parameter, "ds_numel", 0) or parameter.numel()  # ZeRO-3 leaves an empty tensor in each process
+            if type(parameter).__name__ == "Params4bit":
+                count *= 2  # two weights a byte
+            self.total += count
+            self.trainable += count * parameter.requires_grad
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        logs = logs or {}
+        if state.is_world_process_zero and ("loss" in logs or "eval_loss" in logs):
+            seconds = time.monotonic() - self.begun
+            done = max(1, state.global_step - self.first_step)
+            entry = {
+                "step": state.global_step, "steps": state.max_steps, "loss": logs.get("loss"), "eval_loss": logs.get("eval_loss"),
+                "tokens_per_s": (_tokens(state) - self.first_tokens) / seconds,
+                "left_s": (state.max_steps - state.global_step) * seconds / done,
+            }  # fmt: skip
+            with open(self.folder / PROGRESS, "a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+        for name in ("loss", "eval_loss"):
+            value = logs.get(name)
+            if value is not None and not math.isfinite(value):
+                raise NonFiniteLossError(f"the {name} became {value} at step {state.global_step}")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step >= state.max_steps and not args.load_best_model_at_end:
+            control.should_save = False  # the result itself is saved next
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if args.should_save:
+            seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            figures = {
+                "seconds": time.monotonic() - self.begun, "resumed_from_step": self.first_step,
+                "tokens": _tokens(state) - self.first_tokens, "trainable_parameters": self.trainable, "total_parameters": self.total,
+                "processes": args.world_size,
+            }  # fmt: skip
+            write_json(self.folder / FIGURES, figures | _gpu())
+
+
+def _tokens(state: Any) -> int:
+    return int(state.num_input_tokens_seen or 0)
+
+
+def _gpu() -> dict[str, Any]:
+    """Name and peak memory of this process's GPU; nothing without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    return {"gpu": torch.cuda.get_device_name(), "peak_gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30}

@@ -1,0 +1,162 @@
+"""How much memory a training needs on each GPU (or on this machine, on a CPU), from the model's config.json and the method alone.
+
+The parameters are counted on the meta device, where a model of any size costs nothing. What a process holds at its peak:
+
+    weights       bytes of the precision a parameter (4-bit: 0.53 with NF4's scales); twice where DPO or KTO train whole weights
+    trained       a float32 copy (LLaMA-Factory trains in float32), its gradient, and the optimizer's state
+    activations   for each token of a batch: every layer's inputs, or with gradient checkpointing one vector a layer and one layer whole
+    logits        for each token of a batch: the vocabulary, in the precision, in float32 and as gradient
+    process       the interpreter with its libraries, or the CUDA context
+
+ZeRO and FSDP divide what they shard by the number of processes; nothing is ever summed over GPUs. The constants were fitted to peaks
+measured on a CPU (tests/train/test_memory.py has them and the error).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from stages.common.schema import Train
+
+GIB = 2**30
+_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+_STATE = {"adafactor": 0.1, "sgd": 0, "lion": 4, "rmsprop": 4}
+"""Bytes of optimizer state a parameter, by the beginning of its name; AdamW, the rest, holds two float32 moments."""
+
+# fitted: values kept for the backward pass by one layer, a token, as multiples of the hidden, the attention's and the MLP's width
+_HIDDEN, _ATTENTION, _MLP = 12.0, 3.0, 5.0
+_LOGITS = {2: 14.0, 4: 16.0}  # bytes for each token and word of the vocabulary, by the bytes of the precision
+_PROCESS_CPU, _PROCESS_GPU = 1.15, 0.9  # GiB
+ERROR = 0.25
+"""Largest relative error of the estimate against the measured peaks, rounded up."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model; parameters are counts."""
+
+    parameters: int
+    trainable: int
+    layers: int
+    hidden: int
+    attention: int
+    mlp: int
+    vocabulary: int
+    longest: int
+
+
+def meta_model(config: Any) -> Any:
+    """The model's modules without their weights."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def shape(model: Any, train: Train, targets: list[str]) -> Shape:
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv = getattr(config, "num_key_value_heads", None) or heads
+    return Shape(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        trainable=trainable(model, train, targets),
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        attention=(heads + 2 * kv) * width,
+        mlp=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        vocabulary=config.vocab_size,
+        longest=getattr(config, "max_position_embeddings", None) or 0,
+    )
+
+
+def trainable(model: Any, train: Train, targets: list[str]) -> int:
+    """Parameters that the method trains. `targets`: last names of the modules that get an adapter."""
+    if train.finetuning_type == "full":
+        return sum(parameter.numel() for parameter in model.parameters())
+    if train.finetuning_type == "freeze":
+        layers, chosen = model.config.get_text_config().num_hidden_layers, train.freeze_trainable_layers
+        wanted = range(max(0, layers - chosen), layers) if chosen > 0 else range(min(-chosen, layers))
+        numbers = ((re.search(r"\.(\d+)\.", name), parameter.numel()) for name, parameter in model.named_parameters())
+        return sum(count for found, count in numbers if found and int(found[1]) in wanted)
+    extra = [name.strip() for name in train.additional_target.split(",") if name.strip()]
+    total = 0
+    for name, module in model.named_modules():
+        last = name.rpartition(".")[2]
+        if last in extra:
+            total += sum(parameter.numel() for parameter in module.parameters())
+        elif last in targets and hasattr(module, "in_features"):
+            total += _adapter(module.in_features, module.out_features, train)
+    return total
+
+
+def _adapter(inputs: int, outputs: int, train: Train) -> int:
+    if train.finetuning_type == "oft":  # one skew-symmetric matrix for each block of inputs
+        return inputs // train.oft_block_size * train.oft_block_size * (train.oft_block_size - 1) // 2
+    return train.lora_rank * (inputs + outputs) + (outputs if train.use_dora else 0)
+
+
+def estimate(size: Shape, train: Train, *, tokens: int, processes: int = 1, gpu: bool = True) -> dict[str, float]:
+    """GiB at the peak of one process, by what it goes to, and their `total`. `tokens`: length of the longest row, after padding."""
+    precision = _BYTES[train.precision]
+    stored = {0: precision, 4: 0.53, 8: 1.05}[train.quantization_bit]
+    whole = train.finetuning_type in ("full", "freeze")
+    share_weights = processes if train.parallel in ("zero3", "fsdp") else 1
+    share_state = processes if train.parallel != "none" else 1
+    frozen = size.parameters - (size.trainable if whole else 0)
+    second = size.parameters * precision if whole and needs_reference(train) else 0
+    state = next((value for name, value in _STATE.items() if train.optim.startswith(name)), 2 if "8bit" in train.optim else 8)
+    # autocast keeps a copy of the trained weights in the precision of the run while it goes forward and back
+    cast = size.trainable * precision if precision < 4 else 0
+    rows = train.per_device_train_batch_size * (2 if train.stage in ("dpo", "rm", "kto") else 1)
+    kept = _HIDDEN * size.hidden + _ATTENTION * size.attention + _MLP * size.mlp
+    layer = kept * precision
+    activations = size.layers * size.hidden * precision + layer if train.gradient_checkpointing else size.layers * layer
+    parts = {
+        "weights": (frozen * stored + second) / share_weights,
+        "trained": size.trainable * (4 / share_weights + (4 + state) / share_state) + cast / share_weights,
+        "activations": rows * tokens * activations,
+        "logits": rows * tokens * size.vocabulary * _LOGITS[precision],
+        "process": (_PROCESS_GPU if gpu else _PROCESS_CPU) * GIB,
+    }
+    return {name: value / GIB for name, value in (parts | {"total": sum(parts.values())}).items()}
+
+
+def needs_reference(train: Train) -> bool:
+    """Whether a second model is loaded: an adapter is its own reference when it is switched off."""
+    return train.stage == "kto" or (train.stage == "dpo" and train.pref_loss not in ("orpo", "simpo"))
+
+
+def longest_that_fits(size: Shape, train: Train, limit_gib: float, **where: Any) -> int:
+    """The longest row, in tokens, that fits; 0 where none does. No longer than the model's positions."""
+    low, high = 0, size.longest or 131_072
+    while low < high:
+        middle = (low + high + 1) // 2
+        if estimate(size, train, tokens=middle, **where)["total"] <= limit_gib:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def table(model: Any, train: Train, targets: list[str], limit_gib: float, **where: Any) -> list[dict[str, Any]]:
+    """For each method: parameters trained, and the longest row that fits, without and with gradient checkpointing."""
+    from dataclasses import replace
+
+    methods: dict[str, dict[str, Any]] = {
+        "lora": {"finetuning_type": "lora", "quantization_bit": 0}, "qlora": {"finetuning_type": "lora", "quantization_bit": 4},
+        "freeze": {"finetuning_type": "freeze", "quantization_bit": 0}, "full": {"finetuning_type": "full", "quantization_bit": 0},
+    }  # fmt: skip
+    rows = []
+    for name, changes in methods.items():
+        chosen = replace(train, **changes)
+        size = shape(model, chosen, targets)
+        fits = {
+            label: longest_that_fits(size, replace(chosen, gradient_checkpointing=on), limit_gib, **where)
+            for label, on in (("longest_tokens", False), ("longest_tokens_checkpointing", True))
+        }
+        rows.append({"method": name, "trainable_parameters": size.trainable, **fits})
+    return rows

@@ -1,0 +1,245 @@
+"""A configuration that cannot work is refused here, in seconds and without a GPU, with the key and the fix."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+from stages.common.errors import PawlError
+from stages.common.files import read_json
+from stages.common.schema import Launcher, Train
+from stages.train import memory
+from stages.train.arguments import resumable
+from stages.train.combinations import check_combinations
+from stages.train.known import argument_types, check_extra, check_types, refuse
+from stages.train.rendering import check_template
+from stages.train.rows import Rows, aligned, check_stage, lengths, read_rows, write_longest
+
+
+def check_job(job: dict[str, Any]) -> dict[str, Any]:
+    """`check` for a job written as JSON by launch.py."""
+    given = dict(job)
+    return check(Train(**given.pop("train")), Launcher(**given.pop("launcher")), **given)
+
+
+def check(
+    train: Train, launcher: Launcher, *, config: dict[str, Any], engine: str, data: str, micro: str = "", rebuilt: bool = False
+) -> dict[str, Any]:
+    """Every check, cheap ones first.
+
+    Args:
+        config: what LLaMA-Factory will be given.
+        engine: kind of the engine that will serve the result.
+        data: the folder data/train.
+        micro: a folder for the longest rows, where a micro run wants them.
+        rebuilt: data/train is of another configuration and will be built anew, so what its rows say is a warning.
+
+    Returns:
+        {"config", "memory", "warnings"}, and `longest_tokens` of the training rows.
+
+    Raises:
+        PawlError: with exit code 3, the first thing that cannot work.
+    """
+    check_extra(train.extra)
+    warnings = check_combinations(train, launcher, engine, gpus=gpus(train))
+    rows = read_rows(Path(data))
+    soft = warnings if rebuilt else None
+    _told(soft, check_stage, rows, train)
+    if train.eval_strategy in ("steps", "epoch") and not rows.held_out:
+        _told(soft, _no_eval, train)
+    check_types(train.extra, argument_types())
+    parsed = parse(config, distributed=launcher.kind != "local")
+    model = meta_model(config)
+    targets = check_modules(model, train)
+    longest = check_rows(rows, train, parsed, config, model, soft, micro)
+    need, more = check_memory(model, train, targets, launcher, longest)
+    checkpoints = check_disk(model, train, targets, launcher, Path(config["output_dir"]))
+    if not resumable(train) and launcher.checkpoint_steps:
+        warnings.append("LLaMA-Factory cannot resume this kind of training: no checkpoints are kept, and a killed run starts again")
+    return {
+        "config": config, "memory": need, "warnings": [*warnings, *more], "longest_tokens": longest, "checkpoint_gib": checkpoints,
+        "rows": rows.train, "eval_rows": rows.held_out,
+    }  # fmt: skip
+
+
+def _told(soft: list[str] | None, check_one: Any, *arguments: Any) -> None:
+    """Run a check of rows; with `soft` (data/train will be built anew) what it finds is a warning."""
+    try:
+        check_one(*arguments)
+    except PawlError as error:
+        if soft is None:
+            raise
+        soft.append(f"data/train will be built anew; as it is now: {error.what}")
+
+
+def _no_eval(train: Train) -> None:
+    fix = "set data.eval_fraction, or train.eval_strategy=auto"
+    raise refuse(f"train.eval_strategy is {train.eval_strategy}, but data/train holds no eval rows", "train.eval_strategy", fix)
+
+
+def gpus(train: Train) -> int:
+    """GPUs that a training on this machine may use."""
+    import torch
+
+    return torch.cuda.device_count() if train.device == "auto" else 0
+
+
+def parse(config: dict[str, Any], distributed: bool) -> Any:
+    """LLaMA-Factory's own parser and its checks. Returns its (model, data, training, finetuning, generating) arguments."""
+    if distributed and "RANK" not in os.environ:  # what needs several processes is checked as one of one
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    from llamafactory.hparams import get_train_args
+
+    try:
+        return get_train_args(dict(config))
+    except (ValueError, TypeError, AssertionError, ImportError, KeyError, OSError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        named = [name for name in re.findall(r"[a-z][a-z0-9_]+", text) if name in config or f"`{name}`" in text]
+        key = f"train.{'' if not named or named[0] in Train.__dataclass_fields__ else 'extra.'}{named[0]}" if named else "train"
+        raise refuse(f"LLaMA-Factory refuses the configuration: {text[:600]}", key, f"change {key}, which it names") from None
+
+
+def meta_model(config: dict[str, Any]) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        return memory.meta_model(AutoConfig.from_pretrained(config["model_name_or_path"]))
+    except (ValueError, OSError, KeyError) as error:
+        fix = "choose a causal language model that transformers knows (trust_remote_code models cannot be estimated)"
+        raise refuse(f"the base's config.json describes no causal language model: {str(error)[:300]}", "model", fix) from None
+
+
+def check_modules(model: Any, train: Train) -> list[str]:
+    """The last names of the modules that get an adapter; refuses names that the model does not have."""
+    present = {name.rpartition(".")[2] for name, _ in model.named_modules() if name}
+    layers = model.config.get_text_config().num_hidden_layers
+    if train.finetuning_type == "freeze" and abs(train.freeze_trainable_layers) > layers:
+        fix = f"choose at most {layers}, or train.finetuning_type=full"
+        raise refuse(f"train.freeze_trainable_layers is {train.freeze_trainable_layers}, the model has {layers} layers",
+                     "train.freeze_trainable_layers", fix)  # fmt: skip
+    if train.finetuning_type not in ("lora", "oft"):
+        return []
+    key = "lora_target" if train.finetuning_type == "lora" else "extra.oft_target"
+    target = train.lora_target if train.finetuning_type == "lora" else str(train.extra.get("oft_target", "all"))
+    for name, value in ((key, target), ("additional_target", train.additional_target)):
+        for part in filter(None, (part.strip() for part in value.split(","))):
+            if (
+                part not in present
+                and not (part == "all" and name == key)
+                and not any(n.endswith(f".{part}") for n, _ in model.named_modules())
+            ):
+                fix = f"the model has: {', '.join(sorted(present - {str(number) for number in range(layers)}))[:300]}"
+                raise refuse(f"train.{name} names {part}, which the model does not have", f"train.{name}", fix)
+    if target != "all":
+        return [part.strip().rpartition(".")[2] for part in target.split(",")]
+    from llamafactory.model.model_utils.misc import find_all_linear_modules
+
+    return sorted(find_all_linear_modules(model, True))
+
+
+def check_rows(rows: Rows, train: Train, parsed: Any, config: dict[str, Any], model: Any, soft: Any, micro: str) -> int:
+    """Template, special tokens and lengths, on rendered rows. Returns the tokens of the longest row (cutoff_len for plain text)."""
+    from llamafactory.data import get_template_and_fix_tokenizer
+    from llamafactory.model import load_tokenizer
+    from transformers import AutoTokenizer
+
+    model_args, data_args, *_ = parsed
+    tokenizer = load_tokenizer(model_args)["tokenizer"]
+    served = AutoTokenizer.from_pretrained(config["model_name_or_path"])
+    sizes = (len(served), model.config.get_text_config().vocab_size)
+    if sizes[0] > sizes[1] and not train.extra.get("resize_vocab"):
+        fix = "take the tokenizer that belongs to the base, or set train.extra.resize_vocab and train.additional_target"
+        raise refuse(f"the tokenizer has {sizes[0]} tokens, the model only {sizes[1]}", "model", fix)
+    try:
+        template = get_template_and_fix_tokenizer(tokenizer, data_args)
+    except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+        raise refuse(f"no template: {error}", "train.template", "leave it empty, or choose one of LLaMA-Factory's") from None
+    examples = aligned(rows.longest, rows, data_args)
+    if train.stage != "pt":
+        check_template(template, tokenizer, served, aligned(rows.first, rows, data_args) + examples[:4], train.template,
+                       ends(Path(config["model_name_or_path"]), served))  # fmt: skip
+    found = lengths(examples, train, template, tokenizer, data_args)
+    order = sorted(range(len(found)), key=lambda number: -found[number])
+    if micro:
+        batch = train.per_device_train_batch_size * train.gradient_accumulation_steps
+        write_longest(Path(micro), rows, order, batch * train.micro_steps)
+    if not found:
+        return train.cutoff_len
+    _told(soft, _check_length, max(found), train)
+    return min(max(found), train.cutoff_len)
+
+
+def _check_length(longest: int, train: Train) -> None:
+    if longest > train.cutoff_len:
+        fix = "raise train.cutoff_len, or let generate_data remove such rows: 'dvc repro generate_data'"
+        raise refuse(f"the longest row has {longest} tokens and would be cut at {train.cutoff_len}", "train.cutoff_len", fix)
+
+
+def ends(folder: Path, tokenizer: Any) -> set[int]:
+    """Token ids that end a generation: the tokenizer's, and those of generation_config.json, which the engines obey."""
+    file = folder / "generation_config.json"
+    given = read_json(file).get("eos_token_id") if file.exists() else None
+    found = {tokenizer.eos_token_id, *(given if isinstance(given, list) else [given])} - {None}
+    if not found:
+        raise refuse("no token ends a generation", "model", "set eos_token in the base's tokenizer_config.json")
+    return found
+
+
+def check_memory(model: Any, train: Train, targets: list[str], launcher: Launcher, longest: int) -> tuple[dict[str, Any], list[str]]:
+    """Refuse what cannot fit into one GPU (or this machine); between what fits and what cannot lies the estimate's error: a warning."""
+    size, count = memory.shape(model, train, targets), max(1, gpus(train))
+    positions = size.longest
+    if positions and train.cutoff_len > positions and not train.extra.get("rope_scaling"):
+        fix = f"lower it to {positions} or less, or set train.extra.rope_scaling"
+        raise refuse(f"train.cutoff_len is {train.cutoff_len}, the model has {positions} positions", "train.cutoff_len", fix)
+    limit, gpu = available_gib(train)
+    processes = (launcher.workers or count) * launcher.nodes
+    where = {"processes": processes, "gpu": gpu}
+    tokens = train.cutoff_len if train.packing or train.stage == "pt" else -(-longest // 8) * 8  # the collator pads to a multiple of 8
+    parts = memory.estimate(size, train, tokens=tokens, **where)
+    need = {
+        "per": "GPU" if gpu else "process", "estimate_gib": {name: round(value, 3) for name, value in parts.items()},
+        "available_gib": round(limit, 2), "relative_error": memory.ERROR, "tokens": tokens, "processes": processes,
+        "parameters": size.parameters, "trainable_parameters": size.trainable, "max_lora_rank": train.lora_rank,
+        "table": memory.table(model, train, targets, limit, **where),
+    }  # fmt: skip
+    total = parts["total"]
+    if total > limit * (1 + memory.ERROR):
+        fix = "halve train.per_device_train_batch_size and double train.gradient_accumulation_steps, or set train.gradient_checkpointing"
+        if parts["weights"] + parts["trained"] > limit:
+            fix = "train an adapter (train=lora, train=qlora), or shard over GPUs (train.parallel=zero3)"
+        raise refuse(f"training needs about {total:.1f} GiB for each {need['per']}, {limit:.1f} GiB are there", "train.finetuning_type"
+                     if parts["weights"] + parts["trained"] > limit else "train.per_device_train_batch_size", fix)  # fmt: skip
+    close = f"memory may be short: about {total:.1f} of {limit:.1f} GiB for each {need['per']}"
+    return need, [close] if total * (1 + memory.ERROR) > limit else []
+
+
+def available_gib(train: Train) -> tuple[float, bool]:
+    """Memory of the smallest GPU, or what this machine has left; and whether it is a GPU's."""
+    import psutil
+    import torch
+
+    if gpus(train):
+        return min(torch.cuda.get_device_properties(number).total_memory for number in range(gpus(train))) / memory.GIB, True
+    return float(psutil.virtual_memory().available) / memory.GIB, False
+
+
+def check_disk(model: Any, train: Train, targets: list[str], launcher: Launcher, folder: Path) -> float:
+    """Refuse a run whose checkpoints will not fit: two are kept while a third is written, and the result comes on top. Returns GiB."""
+    size = memory.shape(model, train, targets)
+    saved = size.parameters if train.finetuning_type in ("full", "freeze") else size.trainable
+    one = (saved * 4 + size.trainable * 8) / memory.GIB
+    wanted = (3 * one if launcher.checkpoint_steps and resumable(train) else 0) + 2 * saved * 4 / memory.GIB
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free / memory.GIB
+    if wanted > free:
+        fix = "free some space, or set launcher.checkpoint_steps=0 (a killed run then starts again)"
+        raise refuse(f"checkpoints and result take {wanted:.1f} GiB, {free:.1f} GiB are free in {place}", "launcher.checkpoint_steps", fix)
+    return round(one, 3)
