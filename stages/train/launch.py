@@ -62,14 +62,15 @@ def launch(config: dict[str, Any], train: Train, launcher: Launcher, folder: Pat
     if resume:
         print(f"train: goes on from step {resume.name.rpartition('-')[2]}, where an earlier attempt was ended")
         config = config | {"resume_from_checkpoint": str(resume)}
-    begun = time.monotonic()
+    begun, progress = time.monotonic(), _Progress(folder)
     for argv in plan(config, train, launcher, folder, engine, micro=bool(train.micro_steps) and not resume):
         code = process.run(
             argv, log=LOG, env=environment(folder, launcher, bool(config["use_cpu"]), train.parallel),
-            timeout_s=max(1.0, timeout_s - (time.monotonic() - begun)), watch=_Progress(folder),
+            timeout_s=max(1.0, timeout_s - (time.monotonic() - begun)), watch=progress,
         )  # fmt: skip
         if code:
             raise failure(code, folder, process.tail(LOG, 20_000), timeout_s)
+    progress()  # what came after the last look
     figures = read_json(folder / "figures.json") if launcher.node_rank == 0 else {}
     return Run(time.monotonic() - begun, peak_gib(), figures, read_json(folder / "preflight.json"))
 

@@ -120,10 +120,6 @@ def check_modules(model: Any, train: Train) -> list[str]:
     """The last names of the modules that get an adapter; refuses names that the model does not have."""
     present = {name.rpartition(".")[2] for name, _ in model.named_modules() if name}
     layers = model.config.get_text_config().num_hidden_layers
-    if train.finetuning_type == "freeze" and abs(train.freeze_trainable_layers) > layers:
-        fix = f"choose at most {layers}, or train.finetuning_type=full"
-        raise refuse(f"train.freeze_trainable_layers is {train.freeze_trainable_layers}, the model has {layers} layers",
-                     "train.freeze_trainable_layers", fix)  # fmt: skip
     if train.finetuning_type not in ("lora", "oft"):
         return []
     key = "lora_target" if train.finetuning_type == "lora" else "extra.oft_target"

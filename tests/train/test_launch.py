@@ -1,0 +1,207 @@
+"""How training is started, how its failures read, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.common.config import compose, read_params
+from stages.common.errors import PawlError
+from stages.common.files import write_json
+from stages.common.schema import Launcher
+from stages.train import launch, result
+from stages.train.losses import losses_csv, summarize, trainer_state
+from tests.train.test_arguments import train
+
+
+def launcher(*overrides: str, folder: Path) -> Launcher:
+    (folder / "params.yaml").write_text(compose(overrides), encoding="utf-8")
+    return read_params("launcher", path=folder / "params.yaml").launcher
+
+
+def commands(folder: Path, *overrides: str, micro: bool = False) -> list[str]:
+    config = {"dataset_dir": "d", "output_dir": str(folder), "use_cpu": True}
+    section = train(micro_steps=2)
+    planned = launch.plan(config, section, launcher(*overrides, folder=folder), folder, "transformers", micro)
+    return [" ".join(argv).partition("-m ")[2] for argv in planned]
+
+
+def test_one_process_checks_tries_and_trains_where_it_can(tmp_path: Path) -> None:
+    assert commands(tmp_path, micro=True) == [f"stages.train.worker {tmp_path}/job.json"]
+    job = json.loads((tmp_path / "job.json").read_text())
+    assert job["preflight"] and [run["name"] for run in job["runs"]] == ["micro", "train"]
+    micro = job["runs"][0]["config"]
+    assert micro["max_steps"] == 2 and micro["output_dir"] != str(tmp_path) and micro["save_strategy"] == "no"
+
+
+def test_torchrun_is_told_how_many_and_where_to_meet(tmp_path: Path) -> None:
+    one = commands(tmp_path, "launcher=torchrun", "launcher.workers=2")
+    assert "preflight-job.json" in one[0] and "torch.distributed.run --nproc_per_node 2 --standalone -m stages.train.worker" in one[1]
+    assert "--nproc_per_node gpu" in commands(tmp_path, "launcher=torchrun")[1]
+    many = commands(
+        tmp_path,
+        "launcher=torchrun",
+        "launcher.nodes=3",
+        "launcher.node_rank=1",
+        "launcher.master_addr=10.0.0.1",
+        "launcher.master_port=29500",
+    )[1]
+    assert "--nnodes 3 --node_rank 1 --master_addr 10.0.0.1 --master_port 29500" in many
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["launcher=torchrun", "launcher.nodes=2"], ["do not know where to meet", "launcher.master_addr"]),
+        (["launcher.node_rank=1"], ["launcher.node_rank is 1"]),
+        (["train.quantization_bit=3"], ["choose 0, 4 or 8"]),
+        (["train.freeze_trainable_layers=0"], ["train.freeze_trainable_layers is 0"]),
+    ],
+)
+def test_an_impossible_section_is_refused_when_it_is_composed(overrides: list[str], words: list[str]) -> None:
+    with pytest.raises(PawlError) as refused:
+        compose(overrides)
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_ray_runs_each_training_in_its_cluster(tmp_path: Path) -> None:
+    found = commands(tmp_path, "launcher=ray", "launcher.workers=2", micro=True)
+    assert [line.split()[0] for line in found] == ["stages.train.worker", "stages.train.cluster", "stages.train.cluster"]
+
+
+def test_a_single_process_sees_a_single_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert launch.environment(tmp_path, launcher(folder=tmp_path), False, "none")["CUDA_VISIBLE_DEVICES"] == "2"
+    assert "CUDA_VISIBLE_DEVICES" not in launch.environment(tmp_path, launcher("launcher=torchrun", folder=tmp_path), False, "none")
+
+
+OOM = "x\nRuntimeError: [enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: out of memory"
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "words"),
+    [
+        (1, OOM, ["batch_size"]),
+        (1, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", ["per_device_train_batch_size"]),
+        (1, "safetensors_rust.SafetensorError: I/O error: No space left on device (os error 28)", ["disk is full"]),
+        (-9, "", ["signal 9", "batch_size"]),
+        (124, "Cannot allocate memory", ["launcher.timeout_h (2 hours)", "starts it again"]),
+        (1, "Traceback\nKeyError: 'x'", ["exit code 1", "KeyError: 'x'", "train.log"]),
+    ],
+)
+def test_a_failed_trainer_says_why_on_one_screen(tmp_path: Path, code: int, log: str, words: list[str]) -> None:
+    error = launch.failure(code, tmp_path, log + "\n" + "noise " * 5000, timeout_s=7200)
+    for word in words:
+        assert word in str(launch.failure(code, tmp_path, log, timeout_s=7200))
+    assert len(str(error).splitlines()) < 24 and max(map(len, str(error).splitlines())) < 260
+    assert error.details["exit_code"] == code and error.details["timed_out"] == (code == 124)
+    assert error.details["signal"] == (9 if code == -9 else 0) and len(error.details["tail"]) <= 4000
+
+
+def test_the_root_cause_is_rank_0s_own_word_not_the_end_of_a_shared_log(tmp_path: Path) -> None:
+    write_json(tmp_path / "failure-1.json", {"what": "RuntimeError: Connection closed by peer", "during": "train", "traceback": "peer"})
+    write_json(tmp_path / "failure-0.json", {"what": "ValueError: root", "during": "train", "traceback": "Traceback\nValueError: root"})
+    error = launch.failure(1, tmp_path, "noise of torchrun", timeout_s=1)
+    assert error.details["traceback"].endswith("ValueError: root") and "ValueError: root" in str(error)
+
+
+def test_a_refusal_of_the_preflight_keeps_its_words_and_its_exit_code(tmp_path: Path) -> None:
+    told = {"what": "no", "where": "train.x", "fix": "set train.x", "during": "preflight", "traceback": "t"}
+    write_json(tmp_path / "failure-0.json", told)
+    error = launch.failure(1, tmp_path, "", timeout_s=1)
+    assert (error.what, error.where, error.fix, error.code) == ("no", "train.x", "set train.x", 3)
+
+
+def test_a_loss_that_became_nan_is_named_with_its_step(tmp_path: Path) -> None:
+    told = {"what": "NonFiniteLossError: the loss became nan at step 7", "during": "train", "traceback": "NonFiniteLossError"}
+    write_json(tmp_path / "failure-0.json", told)
+    error = launch.failure(4, tmp_path, "", timeout_s=1)
+    assert error.what == "the loss became nan at step 7" and "train.learning_rate" in error.fix
+
+
+def state(tmp_path: Path, losses: list[float]) -> Path:
+    history: list[dict[str, Any]] = [{"step": step, "epoch": step / 10, "loss": loss} for step, loss in enumerate(losses, 1)]
+    history.append({"step": len(losses), "epoch": 1.0, "train_runtime": 12.5})
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history, "global_step": len(losses), "epoch": 1.0}))
+    return tmp_path
+
+
+def test_losses_come_from_the_trainers_record(tmp_path: Path) -> None:
+    record = trainer_state(state(tmp_path, [2.0, 1.0, 0.5]))
+    assert summarize(record) == {"initial_loss": 2.0, "final_loss": 0.5, "best_eval_loss": None, "steps": 3, "epochs": 1.0}
+    assert losses_csv(record).splitlines()[:2] == ["step,epoch,split,loss", "1,0.1000,train,2.000000"]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_fails_the_stage(tmp_path: Path, bad: float) -> None:
+    with pytest.raises(PawlError, match="at step 2"):
+        trainer_state(state(tmp_path, [1.0, bad]))
+
+
+def test_a_run_that_logged_nothing_fails_the_stage(tmp_path: Path) -> None:
+    with pytest.raises(PawlError, match="no loss"):
+        trainer_state(state(tmp_path, []))
+
+
+def test_equal_training_gives_equal_bytes(tmp_path: Path) -> None:
+    kept = []
+    for order in (["q_proj", "v_proj"], ["v_proj", "q_proj"]):  # peft keeps them in a set, whose order changes from run to run
+        output = tmp_path / "output"
+        output.mkdir(exist_ok=True)
+        (output / "adapter_model.safetensors").write_bytes(b"weights")
+        (output / "training_args.bin").write_bytes(b"host name and time")
+        (output / "adapter_config.json").write_text(json.dumps({"target_modules": order, "r": 16}))
+        result.keep(output, tmp_path, tmp_path / "adapter", train())
+        kept.append({path.name: path.read_bytes() for path in (tmp_path / "adapter").iterdir()})
+    assert kept[0] == kept[1] and set(kept[0]) == {"adapter_model.safetensors", "adapter_config.json"}
+
+
+def test_a_whole_model_is_kept_with_the_bases_own_tokenizer(tmp_path: Path) -> None:
+    output, base = tmp_path / "output", tmp_path / "base"
+    for folder, words in ((output, "changed for training"), (base, "the base's own")):
+        folder.mkdir()
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+            (folder / name).write_text(words)
+    (base / "config.json").write_text("base")
+    (output / "config.json").write_text("trained")
+    for number in (1, 2):
+        (output / f"model-0000{number}-of-00002.safetensors").write_bytes(b"weights")
+    (output / "model.safetensors.index.json").write_text("{}")
+    (output / "optimizer.pt").write_bytes(b"x")
+    digest = result.keep(output, base, tmp_path / "adapter", train(finetuning_type="full"))
+    kept = {path.name: path.read_text() for path in (tmp_path / "adapter").iterdir()}
+    assert kept["config.json"] == "trained" and kept["tokenizer.json"] == kept["chat_template.jinja"] == "the base's own"
+    assert "optimizer.pt" not in kept and "adapter_config.json" not in kept and len(digest) == 64
+
+
+def test_a_training_that_left_nothing_is_no_result(tmp_path: Path) -> None:
+    (tmp_path / "output").mkdir()
+    with pytest.raises(PawlError, match="no weights"):
+        result.keep(tmp_path / "output", tmp_path / "output", tmp_path / "adapter", train())
+    assert not (tmp_path / "adapter").exists()
+
+
+def figures(gpu: dict[str, Any]) -> dict[str, Any]:
+    told = {
+        "tokens": 1000,
+        "seconds": 10.0,
+        "total_parameters": 10**9,
+        "trainable_parameters": 10**7,
+        "processes": 2,
+        "resumed_from_step": 0,
+    }
+    preflight = {"rows": 5, "memory": {"estimate_gib": {"total": 1.5}}}
+    return result.figures(launch.Run(12.34, 2.5, told | gpu, preflight), {"num_input_tokens_seen": 1000}, "a" * 64)
+
+
+def test_rates_are_counted_from_tokens_and_parameters() -> None:
+    found = figures({})
+    assert found["tokens_per_s"] == 100 and found["utilisation"] is None
+    assert found["tflop_per_s"] == pytest.approx(100 * (4e9 + 2e7) / 1e12, abs=1e-4), "frozen weights need no gradient"
+    known = figures({"gpu": "NVIDIA H100 80GB HBM3", "peak_gpu_memory_gib": 1.0})
+    assert known["utilisation"] == pytest.approx(found["tflop_per_s"] / 989 / 2, abs=1e-4)

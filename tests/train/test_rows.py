@@ -1,0 +1,141 @@
+"""The rows are looked at before a GPU is: there are some, of the kind that the stage learns from, and the longest is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stages.common.errors import PawlError
+from stages.train.known import refuse
+from stages.train.rendering import check_template
+from stages.train.rows import check_stage, has_eval, read_rows, write_longest
+from tests.train.rows import write_data
+from tests.train.test_arguments import train
+
+
+@pytest.mark.parametrize("rows", [None, "", "\n\n"])
+def test_no_training_rows_is_refused_before_the_trainer_starts(tmp_path: Path, rows: str | None) -> None:
+    (tmp_path / "dataset_info.json").write_text('{"train": {"file_name": "train.jsonl"}}')
+    if rows is not None:
+        (tmp_path / "train.jsonl").write_text(rows)
+    with pytest.raises(PawlError, match="no training rows") as refused:
+        read_rows(tmp_path)
+    assert refused.value.code == 3
+
+
+def test_a_data_folder_without_our_dataset_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "dataset_info.json").write_text('{"mine": {"file_name": "train.jsonl"}}')
+    with pytest.raises(PawlError, match="names no dataset 'train'"):
+        read_rows(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "stage"), [("sft", "dpo"), ("sft", "kto"), ("dpo", "sft"), ("dpo", "kto"), ("kto", "sft"), ("kto", "rm")])
+def test_rows_of_another_kind_are_refused(tmp_path: Path, kind: str, stage: str) -> None:
+    rows = read_rows(write_data(tmp_path, kind))
+    check_stage(rows, train(stage=kind))
+    with pytest.raises(PawlError, match=f"train.stage is {stage}") as refused:
+        check_stage(rows, train(stage=stage))
+    assert "data/train holds" in refused.value.what
+
+
+def test_the_longest_rows_are_found_wherever_they_are(tmp_path: Path) -> None:
+    write_data(tmp_path, "sft", rows=500, held_out=3)
+    lines = (tmp_path / "train.jsonl").read_text().splitlines()
+    lines[321] = lines[321].replace("Count", "Count" + " very" * 50 + " slowly")
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    rows = read_rows(tmp_path)
+    assert (rows.train, rows.held_out) == (500, 3) and "very very" in rows.longest[0] and len(rows.longest) == 64
+    write_longest(tmp_path / "longest", rows, [3, 0], count=5)
+    written = (tmp_path / "longest/rows.jsonl").read_text().splitlines()
+    assert len(written) == 5 and written[0] == rows.longest[3].strip() and written[1] == written[3] == rows.longest[0].strip()
+    assert json.loads((tmp_path / "longest/dataset_info.json").read_text())["train"]["file_name"] == "rows.jsonl"
+
+
+def test_held_out_rows_are_evaluated_only_where_there_are_some(tmp_path: Path) -> None:
+    assert not has_eval(tmp_path)
+    assert not has_eval(write_data(tmp_path / "a", "sft"))
+    assert has_eval(write_data(tmp_path / "b", "sft", held_out=2))
+
+
+class Words:
+    """A tokenizer of words: enough for what the comparison looks at."""
+
+    chat_template: str | None = "x"
+
+    def __init__(self, user: str = "<u> {} </u> <a>", end: str = "</a>") -> None:
+        self.user, self.end, self.words = user, end, [""]
+
+    def ids(self, text: str) -> list[int]:
+        for word in text.split():
+            if word not in self.words:
+                self.words.append(word)
+        return [self.words.index(word) for word in text.split()]
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        assert not add_special_tokens
+        return {"input_ids": self.ids(text)}
+
+    def apply_chat_template(self, messages: list[dict[str, str]], add_generation_prompt: bool, tokenize: bool) -> str:
+        text = [f"<s> {m['content']} </s>" for m in messages if m["role"] == "system"]
+        turns = [m for m in messages if m["role"] != "system"]
+        text += [self.user.format(m["content"]) if m["role"] == "user" else f"{m['content']} {self.end}" for m in turns]
+        return " ".join(text)
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(self.words[number] for number in ids)
+
+
+def trained(served: Words, user: str = "<u> {} </u> <a>", end: str = "</a>", system: str = "") -> Any:
+    def encode_oneturn(tokenizer: Any, messages: list[dict[str, str]], given: str | None, tools: None) -> tuple[list[int], list[int]]:
+        asked = [{"role": "system", "content": given or system}] if given or system else []
+        prompt = Words(user, end).apply_chat_template([*asked, *messages[:-1]], True, False)
+        return served.ids(prompt), served.ids(f"{messages[-1]['content']} {end}")
+
+    return SimpleNamespace(encode_oneturn=encode_oneturn)
+
+
+ROW = {"_prompt": [{"role": "user", "content": "hello you"}], "_response": [{"role": "assistant", "content": "hi"}], "_system": "be short"}
+
+
+def test_a_template_that_renders_what_is_served_passes() -> None:
+    served = Words()
+    check_template(trained(served), None, served, [ROW], "", {served.ids("</a>")[0]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"user": "<u> {} </u> <b>"}, ["the prompt", "'<b>'", "'<a>'"]),
+        ({"system": "You are helpful."}, ["the prompt", "at token 0", "'<s>'"]),
+        ({"end": "</b>"}, ["the answer", "'</b>'"]),
+        ({"user": "<u> {} </u>"}, ["the prompt", "the end against"]),
+    ],
+)
+def test_the_first_token_that_differs_is_shown(changes: dict[str, str], words: list[str]) -> None:
+    served = Words()
+    with pytest.raises(PawlError) as refused:
+        check_template(trained(served, **changes), None, served, [ROW], "mine", {served.ids("</a>")[0]})
+    assert refused.value.where == "train.template (mine)" and "leave train.template empty" in refused.value.fix
+    for word in words:
+        assert word in refused.value.what
+
+
+def test_an_answer_that_never_ends_is_refused() -> None:
+    served = Words()
+    with pytest.raises(PawlError, match="no token at the end"):
+        check_template(trained(served), None, served, [ROW], "", {10**6})
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused() -> None:
+    served = Words()
+    served.chat_template = None
+    with pytest.raises(PawlError, match="no chat template"):
+        check_template(trained(served), None, served, [ROW], "", {1})
+
+
+def test_a_refusal_ends_with_exit_code_3() -> None:
+    assert refuse("what", "key", "fix").code == 3
