@@ -2,7 +2,7 @@
 
 python -m tests.train.forked ATTEMPTS.json            prints the exit status of each attempt as a JSON list (-9: killed)
 
-An attempt: {"folder": where worker.py leaves its files, "runs": as in a job, "resume": true to go on from the folder's last whole checkpoint,
+An attempt: {"folder": where worker.py leaves its files, "runs": as in a job, "resume": true to go on from the last whole checkpoint,
 "kill_at": a step, "kill_in": "step" or "save" (after the trainer has written a checkpoint and before it is sealed)}.
 """
 

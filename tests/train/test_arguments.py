@@ -27,8 +27,8 @@ def config(section: Train | None = None, **places: Any) -> dict[str, Any]:
 
 # for each method and stage, values other than the neutral ones
 _ALL = (
-    {"finetuning_type": "lora", "additional_target": "embed_tokens", "use_rslora": True, "use_dora": True, "pissa_init": True, "template": "t",
-     "packing": True, "quantization_bit": 4, "neftune_noise_alpha": 5.0, "label_smoothing_factor": 0.1},
+    {"finetuning_type": "lora", "additional_target": "embed_tokens", "use_rslora": True, "use_dora": True, "pissa_init": True,
+     "template": "t", "packing": True, "quantization_bit": 4, "neftune_noise_alpha": 5.0, "label_smoothing_factor": 0.1},
     {"finetuning_type": "oft"}, {"finetuning_type": "freeze"}, {"stage": "dpo"}, {"stage": "kto"},
 )  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_the_parameters_that_decide_others_do() -> None:
 
 
 def test_the_default_tells_the_trainer_what_it_was_told_when_its_result_was_committed() -> None:
-    """The keys that shape the weights, as they were when the adapter in dvc.lock was trained. `optim` and the like are the trainer's defaults."""
+    """The keys that shape the weights, as they were when the adapter in dvc.lock was trained."""
     was = {
         "stage": "sft", "finetuning_type": "lora", "learning_rate": 0.001, "num_train_epochs": 1.0, "max_steps": -1,
         "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "cutoff_len": 256, "lora_rank": 16, "lora_alpha": 32,

@@ -1,4 +1,4 @@
-"""Real trainings of a tiny random model: every recipe, every refusal that needs LLaMA-Factory, kills, and equal bytes with and without us."""
+"""Real trainings of a tiny random model: every recipe, refusals that need LLaMA-Factory, kills, equal bytes with and without us."""
 
 from __future__ import annotations
 

@@ -1,0 +1,135 @@
+"""The stage as `dvc repro` runs it: killed and taken up again, out of time, on several processes, on a Ray cluster that loses a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import copy_repository, run_in
+from tests.train.rows import write_data
+
+pytestmark = pytest.mark.e2e
+
+STEPS = "train.max_steps=40"
+ENV = {"OMP_NUM_THREADS": "1"}
+
+
+def compose(folder: Path, *overrides: str) -> None:
+    run_in(folder, sys.executable, "-m", "stages.common.config", *overrides)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A smoke-sized copy of the repository with base and rows."""
+    folder = copy_repository(tmp_path_factory.mktemp("stage"), "smoke")
+    run_in(folder, "dvc", "init", "-f", "-q")
+    run_in(folder, "dvc", "repro", "-q", "fetch_model")
+    write_data(folder / "data/train", "sft")
+    return folder
+
+
+def result(folder: Path) -> tuple[str, str]:
+    """The losses, and the hash of the weights."""
+    report = json.loads((folder / "reports/train.json").read_text())
+    return (folder / "reports/loss.csv").read_text(), report["adapter_sha256"]
+
+
+def train(folder: Path, *, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    return run_in(folder, "dvc", "repro", "-s", "-f", "train", ok=ok, env=ENV)
+
+
+def kill_at(folder: Path, step: int, argv: list[str]) -> None:
+    """Start a command and kill -9 its group when the training has logged `step`."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.Popen(argv, cwd=folder, start_new_session=True, env={**os.environ, **ENV, "PATH": path}, stdout=subprocess.DEVNULL)
+    wait_for(folder, step, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def wait_for(folder: Path, step: int, process: subprocess.Popen[Any]) -> None:
+    deadline = time.time() + 300
+    while process.poll() is None and time.time() < deadline:
+        for file in folder.glob(".pawl/train/*/progress.jsonl"):
+            if any(json.loads(line)["step"] >= step for line in file.read_text().splitlines() if line.endswith("}")):
+                return
+        time.sleep(0.02)
+    raise AssertionError(f"step {step} was never logged")
+
+
+def test_a_killed_stage_goes_on_where_it_was_and_ends_as_if_undisturbed(place: Path) -> None:
+    compose(place, STEPS, "launcher.checkpoint_steps=2")
+    train(place)
+    undisturbed = result(place)
+    for path in (place / "models/adapter/adapter_model.safetensors", place / "reports/train.json"):
+        path.unlink()
+    kill_at(place, 5, ["dvc", "repro", "-s", "-f", "train"])
+    assert not (place / "models/adapter").exists() and not (place / "reports/train.json").exists(), "no half of a model is a result"
+    run_in(place, sys.executable, "-m", "stages.common.process")
+    said = train(place).stdout
+    assert "goes on from step" in said and result(place) == undisturbed
+    assert json.loads((place / "reports/train.json").read_text())["resumed_from_step"] >= 4
+    assert not [path for path in (place / ".pawl/train").glob("*") if path.is_dir()], "checkpoints go with success"
+
+
+def test_a_training_that_ran_out_of_time_says_so_and_goes_on_with_more(place: Path) -> None:
+    compose(place, "train.max_steps=3000", "train.logging_steps=1", "launcher.checkpoint_steps=2", "launcher.timeout_h=0.006")
+    stopped = train(place, ok=False)
+    assert stopped.returncode and "launcher.timeout_h" in stopped.stderr
+    told = json.loads((place / ".pawl/failure/train.json").read_text())
+    assert told["timed_out"] and told["exit_code"] == 124 and told["tail"] and told["peak_memory_gib"] > 0.1
+    folder = next(path for path in (place / ".pawl/train").glob("*") if path.is_dir())
+    if list(folder.glob("checkpoint-*")):  # a very busy machine may have spent the 22 s on imports
+        assert "goes on from step" in stopped.stderr
+
+
+def test_a_refused_configuration_leaves_its_reason_and_exit_code_3(place: Path) -> None:
+    compose(place, "train.template=alpaca")
+    refused = run_in(place, sys.executable, "-m", "stages.train", ok=False, env=ENV)
+    told = json.loads((place / ".pawl/failure/train.json").read_text())
+    assert refused.returncode == 3 and "train.template (alpaca)" in refused.stderr
+    assert told["exit_code"] == 3 and "differs" in told["error"] and "leave train.template empty" in told["fix"]
+
+
+def test_check_answers_in_json_or_with_exit_code_3(place: Path) -> None:
+    begun = time.monotonic()
+    found = run_in(place, sys.executable, "-m", "stages.train", "--check", "train=dora", "train.cutoff_len=300", env=ENV)
+    told = json.loads(found.stdout)
+    assert told["config"]["use_dora"] is True and told["memory"]["table"] and isinstance(told["warnings"], list)
+    assert any("built anew" in warning for warning in told["warnings"]) or told["longest_tokens"] <= 300
+    refused = run_in(place, sys.executable, "-m", "stages.train", "--check", "+train.extra.lora_rnk=8", ok=False, env=ENV)
+    assert refused.returncode == 3 and "did you mean train.lora_rank" in refused.stderr and not refused.stdout
+    assert time.monotonic() - begun < 60, "two checks, 30 s each on two quiet cores"
+
+
+def test_torchrun_and_a_ray_cluster_that_loses_a_worker_give_the_same_losses(place: Path) -> None:
+    shape = (STEPS.replace("40", "300"), "launcher.workers=2", "launcher.checkpoint_steps=10")
+    compose(place, *shape, "launcher=torchrun")
+    train(place)
+    undisturbed = result(place)
+    compose(place, *shape, "launcher=ray")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with open(place / "ray.log", "w") as log:
+        stage = subprocess.Popen(
+            [sys.executable, "-m", "stages.train"], cwd=place, stdout=log, stderr=log, env={**os.environ, **ENV, "PATH": path}
+        )
+        wait_for(place, 25, stage)
+        workers = [child for child in psutil.Process(stage.pid).children(recursive=True) if "RayTrainWorker" in " ".join(child.cmdline())]
+        assert len(workers) == 2
+        workers[0].kill()
+        assert stage.wait(400) == 0, (place / "ray.log").read_text()[-3000:]
+    losses, weights = result(place)
+    assert losses == undisturbed[0] and weights == undisturbed[1]
+    assert json.loads((place / "reports/train.json").read_text())["resumed_from_step"] >= 10
+    assert not [process for process in psutil.process_iter(["cmdline", "cwd"]) if str(place) in str(process.info["cwd"])], (
+        "outlived the stage"
+    )
