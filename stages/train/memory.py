@@ -25,10 +25,11 @@ _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 _STATE = {"adafactor": 0.1, "sgd": 0, "lion": 4, "rmsprop": 4}
 """Bytes of optimizer state a parameter, by the beginning of its name; AdamW, the rest, holds two float32 moments."""
 
-# fitted: values kept for the backward pass by one layer, a token, as multiples of the hidden, the attention's and the MLP's width
-_HIDDEN, _ATTENTION, _MLP = 12.0, 3.0, 5.0
-_LOGITS = {2: 14.0, 4: 16.0}  # bytes for each token and word of the vocabulary, by the bytes of the precision
-_PROCESS_CPU, _PROCESS_GPU = 1.15, 0.9  # GiB
+# kept for the backward pass by one layer, for each token: so many times the hidden, the attention's (q, k, v) and the MLP's width, each of
+# so many bytes. Half precision saves nothing here with an adapter: its branch and the norms keep float32 copies.
+_HIDDEN, _ATTENTION, _MLP, _KEPT_BYTES = 5, 1, 4, 4.0
+_LOGITS = {2: 13.5, 4: 16.0}  # bytes for each token and word of the vocabulary, by the bytes of the precision
+_PROCESS_CPU, _PROCESS_GPU = 0.75, 0.9  # GiB
 ERROR = 0.25
 """Largest relative error of the estimate against the measured peaks, rounded up."""
 
@@ -113,7 +114,7 @@ def estimate(size: Shape, train: Train, *, tokens: int, processes: int = 1, gpu:
     cast = size.trainable * precision if precision < 4 else 0
     rows = train.per_device_train_batch_size * (2 if train.stage in ("dpo", "rm", "kto") else 1)
     kept = _HIDDEN * size.hidden + _ATTENTION * size.attention + _MLP * size.mlp
-    layer = kept * precision
+    layer = kept * _KEPT_BYTES
     activations = size.layers * size.hidden * precision + layer if train.gradient_checkpointing else size.layers * layer
     parts = {
         "weights": (frozen * stored + second) / share_weights,

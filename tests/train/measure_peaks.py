@@ -47,7 +47,7 @@ def main() -> None:
             words = random.Random(0)
             long = " ".join(words.choice(("seven", "apple", "green", "river", "12", "of")) for _ in range(3000))
             write_data(data, train.stage, rows=32, answer=long)
-            config = arguments(train, model=model, data=str(data), output=f"{scratch}/out", use_cpu=True)
+            config = arguments(train, model=model, data=str(data), output=f"{scratch}/{name}", use_cpu=True)
             print(json.dumps({"name": name, "settings": CASES[name], "gib": round(measured(config), 3)}), flush=True)
 
 

@@ -1,0 +1,89 @@
+"""The estimate against peaks that were measured, and what it must do whatever its constants are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stages.train import memory
+from tests.train.measure_peaks import CASES
+from tests.train.test_arguments import train
+
+# python -m tests.train.measure_peaks models/base: largest resident set of a training of SmolLM2-135M on a CPU, GiB
+MEASURED = {
+    "lora 2x256": 1.968, "lora 8x256": 4.689, "lora 2x1024": 4.703, "lora fp32 4x256": 3.117, "lora checkpointing 8x256": 2.449,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    from transformers import LlamaConfig
+
+    sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+    return memory.meta_model(LlamaConfig(vocab_size=49152, max_position_embeddings=8192, tie_word_embeddings=True, **sizes))
+
+
+LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+def test_parameters_are_counted_not_read_from_a_name(model: Any) -> None:
+    size = memory.shape(model, train(), LINEAR)
+    assert size.parameters == 134_515_008 and size.trainable == 4_884_480, "as LLaMA-Factory prints them"
+    assert memory.trainable(model, train(finetuning_type="full"), []) == 134_515_008
+    one = memory.trainable(model, train(finetuning_type="freeze", freeze_trainable_layers=1), [])
+    assert memory.trainable(model, train(finetuning_type="freeze", freeze_trainable_layers=-2), []) == 2 * one
+    assert memory.trainable(model, train(use_dora=True), LINEAR) > size.trainable
+    assert memory.trainable(model, train(additional_target="embed_tokens"), LINEAR) == size.trainable + 49152 * 576
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_estimate_is_as_near_to_the_measured_peak_as_it_says(model: Any, name: str) -> None:
+    section = train(**CASES[name])
+    size = memory.shape(model, section, LINEAR if section.finetuning_type == "lora" else [])
+    total = memory.estimate(size, section, tokens=section.cutoff_len, gpu=False)["total"]
+    assert abs(total / MEASURED[name] - 1) <= memory.ERROR, f"estimated {total:.2f} GiB, measured {MEASURED[name]:.2f}"
+
+
+def test_more_of_anything_takes_more(model: Any) -> None:
+    section = train()
+    size = memory.shape(model, section, LINEAR)
+    total = memory.estimate(size, section, tokens=256)["total"]
+    assert memory.estimate(size, section, tokens=512)["total"] > total
+    assert memory.estimate(size, replace(section, per_device_train_batch_size=16), tokens=256)["total"] > total
+    assert memory.estimate(size, replace(section, gradient_checkpointing=True), tokens=256)["total"] < total
+    assert (
+        memory.estimate(size, replace(section, quantization_bit=4), tokens=256)["weights"]
+        < memory.estimate(size, section, tokens=256)["weights"]
+    )
+    whole = replace(section, finetuning_type="full")
+    full = memory.shape(model, whole, [])
+    assert memory.estimate(full, whole, tokens=256)["trained"] > 15 * memory.estimate(size, section, tokens=256)["trained"]
+    assert memory.estimate(full, replace(whole, optim="adafactor"), tokens=8)["total"] < memory.estimate(full, whole, tokens=8)["total"]
+    assert memory.estimate(full, replace(whole, stage="dpo"), tokens=8)["weights"] > memory.estimate(full, whole, tokens=8)["weights"]
+
+
+def test_sharding_divides_what_it_shards_and_gpus_are_never_pooled(model: Any) -> None:
+    whole = train(finetuning_type="full", precision="bf16")
+    size = memory.shape(model, whole, [])
+    one = memory.estimate(size, whole, tokens=256, processes=1)
+    plain = memory.estimate(size, whole, tokens=256, processes=8)
+    assert plain == one, "without sharding eight GPUs hold eight copies"
+    zero2 = memory.estimate(size, replace(whole, parallel="zero2"), tokens=256, processes=8)
+    zero3 = memory.estimate(size, replace(whole, parallel="zero3"), tokens=256, processes=8)
+    assert zero3["trained"] < zero2["trained"] < one["trained"]
+    assert zero3["activations"] == one["activations"], "each GPU keeps those of its own rows"
+
+
+def test_the_longest_row_that_fits_fits_and_one_more_does_not(model: Any) -> None:
+    section = train()
+    size = memory.shape(model, section, LINEAR)
+    longest = memory.longest_that_fits(size, section, 4.0)
+    assert memory.estimate(size, section, tokens=longest)["total"] <= 4.0 < memory.estimate(size, section, tokens=longest + 1)["total"]
+    assert memory.longest_that_fits(size, section, 0.5) == 0
+    assert memory.longest_that_fits(size, section, 1e6) == 8192, "no longer than the model's positions"
+    rows = {row["method"]: row for row in memory.table(model, section, LINEAR, 4.0)}
+    assert list(rows) == ["lora", "qlora", "freeze", "full"]
+    assert rows["lora"]["longest_tokens"] == longest < rows["lora"]["longest_tokens_checkpointing"]
+    assert rows["full"]["longest_tokens"] < rows["lora"]["longest_tokens"] < rows["qlora"]["longest_tokens"]
