@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -55,7 +56,8 @@ def check(
     parsed = parse(config, distributed=launcher.kind != "local")
     model = meta_model(config)
     targets = check_modules(model, train)
-    longest = check_rows(rows, train, parsed, config, model, soft, micro)
+    worth_it = steps(train, rows.train, processes(train, launcher)) > train.micro_steps
+    longest = check_rows(rows, train, parsed, config, model, soft, micro if worth_it else "")
     need, more = check_memory(model, train, targets, launcher, longest)
     checkpoints = check_disk(model, train, targets, launcher, Path(config["output_dir"]))
     if not resumable(train) and launcher.checkpoint_steps:
@@ -79,6 +81,16 @@ def _told(soft: list[str] | None, check_one: Any, *arguments: Any) -> None:
 def _no_eval(train: Train) -> None:
     fix = "set data.eval_fraction, or train.eval_strategy=auto"
     raise refuse(f"train.eval_strategy is {train.eval_strategy}, but data/train holds no eval rows", "train.eval_strategy", fix)
+
+
+def steps(train: Train, rows: int, processes: int) -> int:
+    """Optimizer steps of the whole training; of packed rows an upper bound."""
+    batch = train.per_device_train_batch_size * train.gradient_accumulation_steps * processes
+    return train.max_steps if train.max_steps > 0 else math.ceil(math.ceil(rows / batch) * train.num_train_epochs)
+
+
+def processes(train: Train, launcher: Launcher) -> int:
+    return (launcher.workers or max(1, gpus(train))) * launcher.nodes
 
 
 def gpus(train: Train) -> int:
@@ -190,19 +202,18 @@ def ends(folder: Path, tokenizer: Any) -> set[int]:
 
 def check_memory(model: Any, train: Train, targets: list[str], launcher: Launcher, longest: int) -> tuple[dict[str, Any], list[str]]:
     """Refuse what cannot fit into one GPU (or this machine); between what fits and what cannot lies the estimate's error: a warning."""
-    size, count = memory.shape(model, train, targets), max(1, gpus(train))
+    size = memory.shape(model, train, targets)
     positions = size.longest
     if positions and train.cutoff_len > positions and not train.extra.get("rope_scaling"):
         fix = f"lower it to {positions} or less, or set train.extra.rope_scaling"
         raise refuse(f"train.cutoff_len is {train.cutoff_len}, the model has {positions} positions", "train.cutoff_len", fix)
     limit, gpu = available_gib(train)
-    processes = (launcher.workers or count) * launcher.nodes
-    where = {"processes": processes, "gpu": gpu}
+    where = {"processes": processes(train, launcher), "gpu": gpu}
     tokens = train.cutoff_len if train.packing or train.stage == "pt" else -(-longest // 8) * 8  # the collator pads to a multiple of 8
     parts = memory.estimate(size, train, tokens=tokens, **where)
     need = {
         "per": "GPU" if gpu else "process", "estimate_gib": {name: round(value, 3) for name, value in parts.items()},
-        "available_gib": round(limit, 2), "relative_error": memory.ERROR, "tokens": tokens, "processes": processes,
+        "available_gib": round(limit, 2), "relative_error": memory.ERROR, "tokens": tokens, "processes": where["processes"],
         "parameters": size.parameters, "trainable_parameters": size.trainable, "max_lora_rank": train.lora_rank,
         "table": memory.table(model, train, targets, limit, **where),
     }  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stages.common.schema import Train
 from stages.train import memory
 from tests.train.measure_peaks import CASES
 from tests.train.test_arguments import train
@@ -15,6 +16,21 @@ from tests.train.test_arguments import train
 MEASURED = {
     "lora 2x256": 1.968, "lora 8x256": 4.689, "lora 2x1024": 4.703, "lora fp32 4x256": 3.117, "lora checkpointing 8x256": 2.449,
 }  # fmt: skip
+
+
+# SmolLM2-135M, and what each method trains of it; the e2e test below counts them on the real modules
+SIZE = memory.Shape(
+    parameters=134_515_008, trainable=4_884_480, layers=30, hidden=576, attention=960, mlp=1536, vocabulary=49152, longest=8192
+)  # fmt: skip
+_LAYER = 3_540_096
+
+
+def size_of(section: Train) -> memory.Shape:
+    if section.finetuning_type == "full":
+        return replace(SIZE, trainable=SIZE.parameters)
+    if section.finetuning_type == "freeze":
+        return replace(SIZE, trainable=abs(section.freeze_trainable_layers) * _LAYER)
+    return replace(SIZE, trainable=SIZE.trainable + (155_520 if section.use_dora else 0))
 
 
 @pytest.fixture(scope="module")
@@ -28,27 +44,33 @@ def model() -> Any:
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
+@pytest.mark.e2e
 def test_parameters_are_counted_not_read_from_a_name(model: Any) -> None:
-    size = memory.shape(model, train(), LINEAR)
-    assert size.parameters == 134_515_008 and size.trainable == 4_884_480, "as LLaMA-Factory prints them"
-    assert memory.trainable(model, train(finetuning_type="full"), []) == 134_515_008
-    one = memory.trainable(model, train(finetuning_type="freeze", freeze_trainable_layers=1), [])
-    assert memory.trainable(model, train(finetuning_type="freeze", freeze_trainable_layers=-2), []) == 2 * one
-    assert memory.trainable(model, train(use_dora=True), LINEAR) > size.trainable
-    assert memory.trainable(model, train(additional_target="embed_tokens"), LINEAR) == size.trainable + 49152 * 576
+    for changes in ({}, {"finetuning_type": "full"}, {"finetuning_type": "freeze", "freeze_trainable_layers": -3}, {"use_dora": True}):
+        section = train(**changes)
+        assert memory.shape(model, section, LINEAR) == size_of(section), changes
+    assert memory.trainable(model, train(additional_target="embed_tokens"), LINEAR) == SIZE.trainable + 49152 * 576
+
+
+@pytest.mark.e2e
+def test_the_table_says_for_each_method_how_long_a_row_may_be(model: Any) -> None:
+    rows = {row["method"]: row for row in memory.table(model, train(), LINEAR, 4.0)}
+    assert list(rows) == ["lora", "qlora", "freeze", "full"]
+    assert rows["lora"]["longest_tokens"] == memory.longest_that_fits(SIZE, train(), 4.0) < rows["lora"]["longest_tokens_checkpointing"]
+    assert rows["full"]["longest_tokens"] < rows["lora"]["longest_tokens"] < rows["qlora"]["longest_tokens"]
 
 
 @pytest.mark.parametrize("name", MEASURED)
-def test_the_estimate_is_as_near_to_the_measured_peak_as_it_says(model: Any, name: str) -> None:
+def test_the_estimate_is_as_near_to_the_measured_peak_as_it_says(name: str) -> None:
     section = train(**CASES[name])
-    size = memory.shape(model, section, LINEAR if section.finetuning_type == "lora" else [])
+    size = size_of(section)
     total = memory.estimate(size, section, tokens=section.cutoff_len, gpu=False)["total"]
     assert abs(total / MEASURED[name] - 1) <= memory.ERROR, f"estimated {total:.2f} GiB, measured {MEASURED[name]:.2f}"
 
 
-def test_more_of_anything_takes_more(model: Any) -> None:
+def test_more_of_anything_takes_more() -> None:
     section = train()
-    size = memory.shape(model, section, LINEAR)
+    size = size_of(section)
     total = memory.estimate(size, section, tokens=256)["total"]
     assert memory.estimate(size, section, tokens=512)["total"] > total
     assert memory.estimate(size, replace(section, per_device_train_batch_size=16), tokens=256)["total"] > total
@@ -58,15 +80,15 @@ def test_more_of_anything_takes_more(model: Any) -> None:
         < memory.estimate(size, section, tokens=256)["weights"]
     )
     whole = replace(section, finetuning_type="full")
-    full = memory.shape(model, whole, [])
+    full = size_of(whole)
     assert memory.estimate(full, whole, tokens=256)["trained"] > 15 * memory.estimate(size, section, tokens=256)["trained"]
     assert memory.estimate(full, replace(whole, optim="adafactor"), tokens=8)["total"] < memory.estimate(full, whole, tokens=8)["total"]
     assert memory.estimate(full, replace(whole, stage="dpo"), tokens=8)["weights"] > memory.estimate(full, whole, tokens=8)["weights"]
 
 
-def test_sharding_divides_what_it_shards_and_gpus_are_never_pooled(model: Any) -> None:
+def test_sharding_divides_what_it_shards_and_gpus_are_never_pooled() -> None:
     whole = train(finetuning_type="full", precision="bf16")
-    size = memory.shape(model, whole, [])
+    size = size_of(whole)
     one = memory.estimate(size, whole, tokens=256, processes=1)
     plain = memory.estimate(size, whole, tokens=256, processes=8)
     assert plain == one, "without sharding eight GPUs hold eight copies"
@@ -76,14 +98,10 @@ def test_sharding_divides_what_it_shards_and_gpus_are_never_pooled(model: Any) -
     assert zero3["activations"] == one["activations"], "each GPU keeps those of its own rows"
 
 
-def test_the_longest_row_that_fits_fits_and_one_more_does_not(model: Any) -> None:
+def test_the_longest_row_that_fits_fits_and_one_more_does_not() -> None:
     section = train()
-    size = memory.shape(model, section, LINEAR)
+    size = size_of(section)
     longest = memory.longest_that_fits(size, section, 4.0)
     assert memory.estimate(size, section, tokens=longest)["total"] <= 4.0 < memory.estimate(size, section, tokens=longest + 1)["total"]
     assert memory.longest_that_fits(size, section, 0.5) == 0
     assert memory.longest_that_fits(size, section, 1e6) == 8192, "no longer than the model's positions"
-    rows = {row["method"]: row for row in memory.table(model, section, LINEAR, 4.0)}
-    assert list(rows) == ["lora", "qlora", "freeze", "full"]
-    assert rows["lora"]["longest_tokens"] == longest < rows["lora"]["longest_tokens_checkpointing"]
-    assert rows["full"]["longest_tokens"] < rows["lora"]["longest_tokens"] < rows["qlora"]["longest_tokens"]

@@ -11,6 +11,7 @@ import pytest
 
 from stages.common.errors import PawlError
 from stages.train.known import refuse
+from stages.train.preflight import steps
 from stages.train.rendering import check_template
 from stages.train.rows import check_stage, has_eval, read_rows, write_longest
 from tests.train.rows import write_data
@@ -139,3 +140,16 @@ def test_a_tokenizer_without_a_chat_template_is_refused() -> None:
 
 def test_a_refusal_ends_with_exit_code_3() -> None:
     assert refuse("what", "key", "fix").code == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "processes", "expected"),
+    [
+        ({"max_steps": 7}, 100, 1, 7),
+        ({}, 100, 1, 13),
+        ({"num_train_epochs": 2.0}, 100, 2, 14),
+        ({"gradient_accumulation_steps": 4}, 100, 1, 4),
+    ],
+)
+def test_a_micro_run_is_left_out_where_the_training_is_no_longer(changes: dict[str, Any], rows: int, processes: int, expected: int) -> None:
+    assert steps(train(**changes), rows, processes) == expected
