@@ -24,7 +24,7 @@ from stages.common.files import ROOT
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask the kernel to kill this child when its parent is gone, so that `kill -9` of a stage leaves no trainer or server behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -41,7 +41,7 @@ def start(argv: Sequence[str], *, log: Path, env: dict[str, str] | None = None) 
         try:
             return subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})},
-                start_new_session=True, preexec_fn=_die_with_parent,
+                start_new_session=True, preexec_fn=die_with_parent,
             )  # fmt: skip
         except FileNotFoundError:
             raise PawlError(f"program not found: {argv[0]}", fix="run 'make' to install it, and activate the environment") from None

@@ -56,8 +56,12 @@ def check(
     parsed = parse(config, distributed=launcher.kind != "local")
     model = meta_model(config)
     targets = check_modules(model, train)
-    worth_it = steps(train, rows.train, processes(train, launcher)) > train.micro_steps
-    longest = check_rows(rows, train, parsed, config, model, soft, micro if worth_it else "")
+    count = processes(train, launcher)
+    tried = train.micro_steps * count if micro and steps(train, rows.train, count) > train.micro_steps else 0
+    longest, order = check_rows(rows, train, parsed, config, model, soft)
+    if tried:
+        batch = train.per_device_train_batch_size * train.gradient_accumulation_steps
+        write_longest(Path(micro), rows, order, batch * tried)
     need, more = check_memory(model, train, targets, launcher, longest)
     checkpoints = check_disk(model, train, targets, launcher, Path(config["output_dir"]))
     if not resumable(train) and launcher.checkpoint_steps:
@@ -152,8 +156,9 @@ def check_modules(model: Any, train: Train) -> list[str]:
     return sorted(find_all_linear_modules(model, True))
 
 
-def check_rows(rows: Rows, train: Train, parsed: Any, config: dict[str, Any], model: Any, soft: Any, micro: str) -> int:
-    """Template, special tokens and lengths, on rendered rows. Returns the tokens of the longest row (cutoff_len for plain text)."""
+def check_rows(rows: Rows, train: Train, parsed: Any, config: dict[str, Any], model: Any, soft: Any) -> tuple[int, list[int]]:
+    """Template, special tokens and lengths, on rendered rows. Returns the tokens of the longest row (cutoff_len for plain text), and the
+    order of the longest rows by tokens."""
     from llamafactory.data import get_template_and_fix_tokenizer
     from llamafactory.model import load_tokenizer
     from transformers import AutoTokenizer
@@ -175,13 +180,10 @@ def check_rows(rows: Rows, train: Train, parsed: Any, config: dict[str, Any], mo
                        ends(Path(config["model_name_or_path"]), served))  # fmt: skip
     found = lengths(examples, train, template, tokenizer, data_args)
     order = sorted(range(len(found)), key=lambda number: -found[number])
-    if micro:
-        batch = train.per_device_train_batch_size * train.gradient_accumulation_steps
-        write_longest(Path(micro), rows, order, batch * train.micro_steps)
     if not found:
-        return train.cutoff_len
+        return train.cutoff_len, order
     _told(soft, _check_length, max(found), train)
-    return min(max(found), train.cutoff_len)
+    return min(max(found), train.cutoff_len), order
 
 
 def _check_length(longest: int, train: Train) -> None:
@@ -207,14 +209,15 @@ def check_memory(model: Any, train: Train, targets: list[str], launcher: Launche
     if positions and train.cutoff_len > positions and not train.extra.get("rope_scaling"):
         fix = f"lower it to {positions} or less, or set train.extra.rope_scaling"
         raise refuse(f"train.cutoff_len is {train.cutoff_len}, the model has {positions} positions", "train.cutoff_len", fix)
-    limit, gpu = available_gib(train)
+    limit, gpu = available_gib(train, launcher)
     where = {"processes": processes(train, launcher), "gpu": gpu}
     tokens = train.cutoff_len if train.packing or train.stage == "pt" else -(-longest // 8) * 8  # the collator pads to a multiple of 8
     parts = memory.estimate(size, train, tokens=tokens, **where)
+    rank = train.lora_rank * (2 if train.pissa_init else 1)
     need = {
         "per": "GPU" if gpu else "process", "estimate_gib": {name: round(value, 3) for name, value in parts.items()},
         "available_gib": round(limit, 2), "relative_error": memory.ERROR, "tokens": tokens, "processes": where["processes"],
-        "parameters": size.parameters, "trainable_parameters": size.trainable, "max_lora_rank": train.lora_rank,
+        "parameters": size.parameters, "trainable_parameters": size.trainable, "max_lora_rank": rank,
         "table": memory.table(model, train, targets, limit, **where),
     }  # fmt: skip
     total = parts["total"]
@@ -228,14 +231,14 @@ def check_memory(model: Any, train: Train, targets: list[str], launcher: Launche
     return need, [close] if total * (1 + memory.ERROR) > limit else []
 
 
-def available_gib(train: Train) -> tuple[float, bool]:
-    """Memory of the smallest GPU, or what this machine has left; and whether it is a GPU's."""
+def available_gib(train: Train, launcher: Launcher) -> tuple[float, bool]:
+    """Memory of the smallest GPU, or what this machine has left for each process; and whether it is a GPU's."""
     import psutil
     import torch
 
     if gpus(train):
         return min(torch.cuda.get_device_properties(number).total_memory for number in range(gpus(train))) / memory.GIB, True
-    return float(psutil.virtual_memory().available) / memory.GIB, False
+    return float(psutil.virtual_memory().available) / memory.GIB / max(1, launcher.workers), False
 
 
 def check_disk(model: Any, train: Train, targets: list[str], launcher: Launcher, folder: Path) -> float:

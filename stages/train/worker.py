@@ -18,11 +18,13 @@ from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.files import write_json
+from stages.common.process import die_with_parent
 
 NON_FINITE = 4
 
 
 def main(job_file: str) -> int:
+    die_with_parent()  # under torchrun the parent is torch's agent, which gives each worker a session of its own
     folder = Path(job_file).parent
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     rank = int(os.environ.get("RANK", "0"))
