@@ -29,15 +29,24 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from stages.common.errors import PawlError, from_os_error, run_main
 from stages.common.files import ROOT, main_root, to_json
+from stages.common.schema import Experiment, Judge
 from stages.judge.evidence import Rule, evidence
 from stages.judge.inputs import validation_rows
 from stages.judge.pairing import pair
 
 EXIT = {"accept": 0, "reject": 1, "inconclusive": 2}
 BAD_INPUT = 3
+
+
+def judge_reports(root: Path, judge: Judge, experiment: Experiment, **more: Any) -> dict[str, Any]:
+    """See `stages.judge.verdict`, whose modules take as long to import as `compare` needs for its work."""
+    from stages.judge import verdict
+
+    return verdict.judge_reports(root, judge, experiment, **more)
 
 
 def compare(candidate: Path, incumbent: Path, rule: Rule) -> int:
@@ -94,7 +103,7 @@ def main() -> int:
         from stages.judge import simulate
 
         return simulate.main(args.pairs, args.seed)
-    from stages.common.config import load_params  # these take as long to import as `compare` needs for its work
+    from stages.common.config import load_params
     from stages.common.process import stage_lock
     from stages.judge import verdict, words
 
@@ -105,7 +114,10 @@ def main() -> int:
         stage_lock("judge"),
         load_params("judge", "experiment", "data.max_contamination", untracked=seen, inputs=["prompts/judge"]) as params,
     ):
-        found = verdict.judge_reports(ROOT, params, [main_root()])
+        found = judge_reports(
+            ROOT, params.judge, params.experiment, max_contamination=params.data.max_contamination,
+            settings=verdict.public_settings(params), more_roots=[main_root()],
+        )  # fmt: skip
         pooled = found["evidence"]["pooled"]
         gain = f"{words.points(pooled['difference'])}, {words.p_value(pooled['p_better'])}, {pooled['n']} items"
         print(f"judge: {found['outcome']}: {gain}, look {found['evidence']['look']} at them")

@@ -55,7 +55,7 @@ def evidence(pairs: dict[str, Pairs], rule: Rule) -> dict[str, Any]:
 
     Returns:
         alpha, look, level (of this look's test), min_effect, metric, primary; outcome, why; pooled and benchmarks.NAME (see `figures`);
-        guarded: {benchmark, low, high, margin, verdict: kept, lost or unknown}; further: what would decide, where inconclusive.
+        guarded: {benchmark, low, high, margin, verdict: kept, lost or unknown}; further_items: what would decide, where inconclusive.
 
     Raises:
         PawlError: the primary benchmark is not among them.
@@ -83,7 +83,7 @@ def evidence(pairs: dict[str, Pairs], rule: Rule) -> dict[str, Any]:
         "pooled": pooled,
         "benchmarks": benchmarks,
         "guarded": guarded,
-        "further": further(pairs, decisive, benchmarks, guarded, why, rule) if outcome == "inconclusive" else None,
+        "further_items": further(pairs, decisive, benchmarks, guarded, why, rule) if outcome == "inconclusive" else None,
     }
 
 

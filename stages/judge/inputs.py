@@ -93,7 +93,8 @@ def _columns(path: Path) -> pa.Table:
 
     parse = arrow.ParseOptions(explicit_schema=COLUMNS, unexpected_field_behavior="ignore")
     try:
-        table = arrow.read_json(_validation_only(path).as_posix(), arrow.ReadOptions(block_size=2**24), parse)
+        with open(_validation_only(path), "rb") as file:
+            table = arrow.read_json(file, arrow.ReadOptions(block_size=2**24), parse)
         table.validate(full=True)
         absent = [name for name in COLUMNS.names if name != "repeat" and table[name].null_count]
         score = pc.min_max(table["score"]).as_py()

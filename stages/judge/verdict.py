@@ -11,7 +11,7 @@ from stages.common.chat import structured
 from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.files import write_json, write_text
-from stages.common.schema import Judge
+from stages.common.schema import Experiment, Judge
 from stages.common.text import plain
 from stages.judge import curve, failure, guards, looks, opinion, words
 from stages.judge.evidence import Rule, evidence
@@ -24,19 +24,26 @@ RULES = 2
 METHOD = "exact sign-flip (McNemar) test, Tango or BCa interval, alpha spending 6/(pi k)^2 over the looks at these items"
 
 
-def judge_reports(root: Path, params: Any, more_roots: Iterable[Path] = ()) -> dict[str, Any]:
+def judge_reports(
+    root: Path,
+    judge: Judge,
+    experiment: Experiment,
+    *,
+    max_contamination: float = 1.0,
+    settings: dict[str, Any] | None = None,
+    more_roots: Iterable[Path] = (),
+) -> dict[str, Any]:
     """Judge the reports under `root` and write the verdict beside them; the look is written down there and in `more_roots`.
 
     Args:
-        params: the sections judge and experiment, data.max_contamination, and what of `SECTIONS` a language model is to see.
+        settings: the sections of params.yaml that a language model is told (see `prompt.public_settings`).
     """
-    judge: Judge = params.judge
-    inputs = read_inputs(root, params.experiment.incumbent)
-    verdict = verdict_on(inputs, params, [root, *more_roots])
+    inputs = read_inputs(root, experiment.incumbent)
+    verdict = verdict_on(inputs, judge, experiment, max_contamination, [root, *more_roots])
     known = words.facts(verdict, inputs)
     verdict["words"], verdict["words_by"], verdict["opinion"] = words.put_into_words(known), "rules", None
     if judge.kind == "llm":
-        said = opinion.opine(root, judge, verdict, known, inputs, public_settings(params))
+        said = opinion.opine(root, judge, verdict, known, inputs, settings or {})
         verdict["opinion"] = {name: value for name, value in said.items() if name != "words"}
         if said["words"]:
             verdict["words"], verdict["words_by"] = said["words"], "llm"
@@ -49,10 +56,9 @@ def judge_reports(root: Path, params: Any, more_roots: Iterable[Path] = ()) -> d
     return verdict
 
 
-def verdict_on(inputs: Inputs, params: Any, roots: Iterable[Path]) -> dict[str, Any]:
+def verdict_on(inputs: Inputs, judge: Judge, experiment: Experiment, max_contamination: float, roots: Iterable[Path]) -> dict[str, Any]:
     """The verdict without its words: evidence, guards, outcome. Its look is spent before anyone can read it."""
-    judge, experiment = params.judge, params.experiment
-    checked = guards.check(inputs, judge.max_truncated, params.data.max_contamination, judge.same_base_model)
+    checked = guards.check(inputs, judge.max_truncated, max_contamination, judge.same_base_model)
     pairs = pair(inputs.candidate.rows, inputs.incumbent.rows)
     rule = Rule(judge.alpha, judge.min_effect, 1, judge.primary, judge.max_regression, judge.metric)
     found: dict[str, Any] = {}

@@ -126,7 +126,7 @@ def test_all_correct_on_both_sides_is_no_gain():
 
 
 def test_inconclusive_says_how_many_items_would_decide_and_those_would():
-    more = judged(*outcomes(30, 20, ties=150))["further"]
+    more = judged(*outcomes(30, 20, ties=150))["further_items"]
     assert more["towards"] == "accept" and more["items"] > 100 and more["repeats"] is None
     scale = (200 + more["items"]) / 200
     bigger = figures(pair(*outcomes(round(30 * scale), round(20 * scale), ties=round(150 * scale)))["chain_sum"])
@@ -202,7 +202,7 @@ def test_the_primary_benchmark_decides_and_the_others_may_not_lose_more_than_the
         assert judged(good[0] + same[0], good[1] + same[1], primary=primary)["outcome"] == "accept"
         found = judged(good[0] + noisy[0], good[1] + noisy[1], primary=primary)
         assert (found["outcome"], found["why"]) == ("inconclusive", "regression not excluded"), "not significantly worse is not enough"
-        assert found["further"]["benchmark"] == "b" and found["further"]["items"] > 10
+        assert found["further_items"]["benchmark"] == "b" and found["further_items"]["items"] > 10
     assert judged(good[0] + collapsed[0], good[1] + collapsed[1], primary="b")["outcome"] == "reject"
     with pytest.raises(PawlError, match=r"judge\.primary is 'c'"):
         judged(*good, primary="c")

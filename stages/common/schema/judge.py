@@ -27,13 +27,13 @@ class Judge:
     kind: str = choice("rules", "llm")
     alpha: float = number(above=0, high=0.5)
     min_effect: float = number(low=0, high=1, unit="accuracy, 0.01 is one point")
-    primary: str = ""
-    metric: str = choice("correct", "score")
-    max_regression: float = number(above=0, high=1, unit="accuracy, 0.01 is one point")
     max_truncated: float = number(low=0, high=1)
-    same_base_model: bool = MISSING
-    max_error_samples: int = number(low=0, high=200, unit="wrong answers")
-    seed: int = number(low=0)
+    primary: str = ""
+    metric: str = field(default="correct", metadata={"options": ("correct", "score")})
+    max_regression: float = number(0.1, above=0, high=1, unit="accuracy, 0.01 is one point")
+    same_base_model: bool = False
+    max_error_samples: int = number(12, low=0, high=200, unit="wrong answers")
+    seed: int = number(0, low=0)
     llm: LLM = field(default_factory=LLM)
 
 
