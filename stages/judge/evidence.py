@@ -109,7 +109,7 @@ def figures(pairs: Pairs, metric: str = "correct") -> dict[str, Any]:
     """
     a, b, n = pairs.candidate, pairs.incumbent, len(pairs)
     difference, units = _differences(pairs, metric)
-    gain, loss = float(difference[difference > 0].sum()), float(-difference[difference < 0].sum())
+    gain, loss = float(difference.clip(min=0).sum()), float((-difference).clip(min=0).sum())
     low, high, method = bounds(difference, gain, loss, 0.025)
     better, two_sided = sign_flip(units)
     sides = {name: _side(side, n) for name, side in (("candidate", a), ("incumbent", b))}

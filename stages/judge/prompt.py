@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -31,7 +32,7 @@ def experiment(
         samples: wrong answers (see `stages.judge.samples.draw`).
     """
     incumbent = str(verdict["experiment"]["incumbent"])
-    losses = [[loss.step, loss.split, _number(loss.loss)] for loss in inputs.losses]
+    losses = [[loss.step, loss.split, loss.loss] for loss in inputs.losses]
     left_out = max(0, len(losses) - 2 * FIRST_AND_LAST)
     shown = [*losses[:FIRST_AND_LAST], *losses[-FIRST_AND_LAST:]] if left_out else losses
     context = {
@@ -43,16 +44,16 @@ def experiment(
         "think": thinks(settings),
         "former": bool(former),
         "diff": differences(former, settings) if former else [],
-        "metrics": {name: _number(value) for name, value in inputs.training.items() if isinstance(value, (int, float))},
+        "metrics": _short({name: value for name, value in inputs.training.items() if isinstance(value, int | float)}),
         "run_time": f"{inputs.training['runtime_s']:,.0f} s" if inputs.training.get("runtime_s") else "for a time that was not recorded",
-        "losses": shown,
+        "losses": _short(shown),
         "left_out": left_out,
-        "scores": _scores(known),
+        "scores": _short(_scores(known)),
         "outcome": verdict["outcome"],
         "why": known["why"],
         "vetoes": known["vetoes"],
-        "evidence": verdict["evidence"],
-        "errors": verdict["errors"],
+        "evidence": _short(verdict["evidence"]),
+        "errors": _short(verdict["errors"]),
         "curve": verdict["curve"],
         "samples": samples,
         "fence": fence(samples),
@@ -115,8 +116,15 @@ def _scores(known: dict[str, Any]) -> dict[str, Any]:
     return {side: {part["name"]: part[side] for part in parts} for side in ("candidate", "incumbent")}
 
 
-def _number(value: Any) -> Any:
-    return value if value == value and abs(value) != float("inf") else str(value)  # JSON has no NaN
+def _short(value: Any) -> Any:
+    """The same with four significant digits; what JSON has no number for (NaN, infinity) is written as a word."""
+    if isinstance(value, dict):
+        return {name: _short(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(part) for part in value]
+    if isinstance(value, float):
+        return float(f"{value:.4g}") if math.isfinite(value) else str(value)
+    return value
 
 
 def public_settings(params: Any) -> dict[str, Any]:
