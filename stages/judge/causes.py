@@ -20,7 +20,10 @@ CAUSES = (
     Cause(
         "ENV",
         "disk full",
-        (r"No space left on device", r"disk is full", r"Disk quota exceeded", r"errno 28\b"),
+        (
+            r"No space left on device", r"disk is full", r"Disk quota exceeded", r"errno 28\b",
+            r"inline_container.{0,40}unexpected pos", r"StreamWriter failed writing",  # what torch.save says of it
+        ),
         "The disk is full, so a file could not be written; nothing half-written was kept.",
         "Free space and run again: .pawl can be rebuilt, and 'dvc gc' drops cached results that no commit needs.",
     ),
@@ -37,7 +40,7 @@ CAUSES = (
         "machine memory",
         (
             r"\bMemoryError\b", r"can'?t allocate memory", r"Cannot allocate memory", r"DefaultCPUAllocator", r"Unable to allocate",
-            r"oom-kill", r"Out of memory: Killed", r"ran out of memory",
+            r"oom-kill", r"Out of memory: Killed", r"ran out of memory", r"failed to map segment", r"std::bad_alloc",
         ),
         "The memory of the machine did not suffice.",
         "Lower train.per_device_train_batch_size (and raise train.gradient_accumulation_steps), train.cutoff_len or evaluate.concurrency, "
@@ -90,7 +93,7 @@ CAUSES = (
         "format of the data",
         (
             r"JSONDecodeError", r"broken line", r"not valid JSON", r"expected a JSON object", r"column missing", r"ArrowInvalid",
-            r"DatasetGenerationError", r"not UTF-8", r"chat_template",
+            r"DatasetGenerationError", r"not UTF-8", r"chat.template (?:is not set|is missing)",
         ),
         "A file of data or results is not in the form that this stage reads.",
         "Mend the file and line that the message names, or make it again with 'dvc repro -f' on the stage that writes it.",

@@ -7,15 +7,16 @@ characters of the log), timed_out, peak_memory_gib.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
+from stages.common.chat import structured
 from stages.common.errors import PawlError
 from stages.common.schema import LLM
 from stages.common.text import plain, visible
 from stages.judge import prompt
 from stages.judge.causes import CAUSES
-from stages.judge.opinion import schema
+from stages.judge.leaks import Guard
+from stages.judge.opinion import LONGEST, schema
 from stages.judge.words import environment
 
 SEES_NO_TEST = ("fetch_model", "train", "eval_val", "judge")
@@ -52,7 +53,11 @@ def _by_the_machine(record: dict[str, Any]) -> dict[str, str] | None:
     """A time limit or a signal, from the exit code where the record names none (128 + signal of a shell, -signal of Python)."""
     error, code = str(record.get("error") or ""), record.get("exit_code") or 0
     signal = record.get("signal") or (code - 128 if 128 < code < 160 else -min(code, 0))
-    if record.get("timed_out") or code == 124 or re.search(r"took longer than|did not (?:start|answer|end) within|timed out", error):
+    if (
+        record.get("timed_out")
+        or code == 124
+        or re.search(r"(?:took|ran) longer than|did not (?:start|answer|end) within|timed out", error)
+    ):
         fix = "Raise it (launcher.timeout_h, engine.startup_timeout_s or evaluate.request_timeout_s), or do less: fewer steps or items."
         return _found("ENV", "time limit", "The stage ran into its time limit.", fix, error)
     if signal == 9:
@@ -108,9 +113,7 @@ def explain(record: dict[str, Any], hypothesis: str) -> dict[str, Any]:
     return {"record": shareable(record), "by_rule": found, "words": words, "written_by": "rules", "failed": ""}
 
 
-def ask(
-    verdict: dict[str, Any], llm: LLM, settings: dict[str, Any], about: dict[str, Any], structured: Callable[..., Any]
-) -> dict[str, Any]:
+def ask(verdict: dict[str, Any], llm: LLM, settings: dict[str, Any], about: dict[str, Any], guard: Guard) -> dict[str, Any]:
     """The same in a language model's words, asked only about stages that saw no test items; the rules' words where it fails."""
     record = verdict["record"]
     if record["stage"] not in SEES_NO_TEST:
@@ -119,7 +122,10 @@ def ask(
         got = structured(llm, prompt.failure(_complete(record), verdict["by_rule"], settings, about), REPLY)
     except PawlError as error:
         return {**verdict, "failed": error.what[:400]}
-    return {**verdict, "words": {name: " ".join(text.split())[:4000] for name, text in got.value.items()}, "written_by": llm.model}
+    words = {name: guard.cut(text[:LONGEST]) if name in ("Code Summary", "Reason") else text for name, text in got.value.items()}
+    if not words["Reason"]:
+        return {**verdict, "failed": "nothing of its reason was left after the sentences that repeat benchmark content"}
+    return {**verdict, "words": words, "written_by": llm.model}
 
 
 def _complete(record: dict[str, Any]) -> dict[str, Any]:

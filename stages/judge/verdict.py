@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stages.common.chat import structured
 from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.files import write_json, write_text
@@ -15,7 +14,8 @@ from stages.common.schema import Experiment, Judge
 from stages.common.text import plain
 from stages.judge import curve, failure, guards, looks, opinion, words
 from stages.judge.evidence import Rule, evidence
-from stages.judge.inputs import Inputs, read_failure, read_inputs
+from stages.judge.inputs import Inputs, read_failure, read_inputs, read_items
+from stages.judge.leaks import Guard
 from stages.judge.pairing import pair
 from stages.judge.prompt import SECTIONS, public_settings
 from stages.judge.samples import tally
@@ -102,7 +102,7 @@ def explain_failure(root: Path, since: float) -> int:
     verdict = failure.explain(record, params.experiment.hypothesis if params else "")
     if params and params.judge.kind == "llm":
         about = {"name": params.experiment.name, "hypothesis": params.experiment.hypothesis}
-        verdict = failure.ask(verdict, params.judge.llm, public_settings(params), about, structured)
+        verdict = failure.ask(verdict, params.judge.llm, public_settings(params), about, Guard(read_items(root).values(), [], [], ""))
     path = root / "reports" / "failure.md"
     write_text(path, failure.page(verdict))
     print(f"judge: {plain(verdict['words']['Reason'], 1500)}\n  more:  {path.relative_to(root)}")

@@ -28,7 +28,7 @@ def facts(verdict: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
         "experiment": {name: plain(value, 600) for name, value in verdict["experiment"].items()},
         "outcome": verdict["outcome"],
         "accepted": verdict["accepted"],
-        **{name: found[name] for name in ("why", "alpha", "look", "level", "min_effect", "pooled")},
+        **{name: found[name] for name in ("why", "alpha", "look", "level", "min_effect", "metric", "pooled")},
         "further": found["further_items"],
         "decisive": decisive,
         "primary": plain(found["primary"], 80),

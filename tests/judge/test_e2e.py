@@ -6,6 +6,11 @@ one it says nothing of use, and the verdict stands on its own.
 
 from __future__ import annotations
 
+import random
+import resource
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +18,7 @@ import pytest
 
 from stages.common import engine
 from stages.common.chat import structured
+from stages.common.files import ROOT
 from stages.common.schema import LLM, Engine
 from stages.fetch_model import tiny
 from tests.judge.conftest import judge_run, write_items
@@ -27,6 +33,27 @@ CHOICE = {
     "additionalProperties": False,
 }
 ASK = [{"role": "user", "content": "Decide."}]
+
+
+def test_a_million_pairs_take_under_20_seconds_and_2_gb(tmp_path: Path) -> None:
+    line = (
+        '{{"item_id": "{:016x}", "benchmark": "b", "split": "val", "correct": {}, "score": {}, "prediction": "The answer is {}, I think", '
+        '"gold": "{}", "prompt_tokens": 31, "output_tokens": 5, "truncated": false, "repeat": 0}}\n'
+    )
+    for name, rate in (("candidate", 0.55), ("incumbent", 0.5)):
+        rng = random.Random(name)
+        with open(tmp_path / name, "w", encoding="utf-8") as file:
+            for k in range(1_000_000):
+                right = rng.random() < rate
+                file.write(
+                    line.format(k * 11400714819323198485 % 2**64, "true" if right else "false", float(right), k if right else k + 1, k)
+                )
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "stages.judge", "compare", "candidate", "incumbent"]
+    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - begun < 20
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2 * 2**20  # KiB; the largest child of this process so far
 
 
 @pytest.mark.parametrize("kind", ["vllm_cpu", "transformers"])
