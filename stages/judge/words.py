@@ -5,6 +5,7 @@ Nothing here sees an item's text, a prediction or a single item's result: the te
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,7 @@ def page(verdict: dict[str, Any], known: dict[str, Any]) -> str:
     return str(environment(Path(__file__).parent).get_template("verdict.md.j2").render(known, verdict=verdict, rows=rows))
 
 
+@functools.cache
 def environment(folder: Path) -> Any:
     import jinja2
 

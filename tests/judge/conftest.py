@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,11 +18,16 @@ from tests.synthetic import TASKS, write_run
 EXPERIMENT = Experiment(name="synthetic", hypothesis="It helps.", parent="", incumbent="reports/baseline")
 
 
+@functools.cache
+def _settings():
+    known = read_params("train", "benchmark")
+    return {"train": asdict(known.train), "benchmark": asdict(known.benchmark)}
+
+
 def judge_run(root: Path, experiment: Experiment = EXPERIMENT, **changes):
     """Judge the reports under `root`, by the default's thresholds but for `changes` of the section judge."""
     thresholds = {"name": "rules", "kind": "rules", "alpha": 0.05, "min_effect": 0.01, "max_truncated": 0.2, "max_error_samples": 6}
-    known = read_params("train", "benchmark")
-    settings = {"train": asdict(known.train), "benchmark": asdict(known.benchmark), "data": {"think_tags": False}}
+    settings = {**_settings(), "data": {"think_tags": False}}
     more = {name: changes.pop(name) for name in ("settings", "more_roots") if name in changes}
     return judge_reports(root, Judge(**{**thresholds, **changes}), experiment, max_contamination=0.5, **{"settings": settings, **more})
 

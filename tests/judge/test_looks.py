@@ -122,7 +122,7 @@ def test_the_simulated_decision_is_the_real_one():
     from tests.judge.test_evidence import outcomes
 
     rng = np.random.default_rng(6)
-    for wins, losses, n, number in zip(*(rng.integers(low, high, 60) for low, high in ((0, 40), (0, 20), (60, 200), (1, 6))), strict=True):
+    for wins, losses, n, number in zip(*(rng.integers(low, high, 40) for low, high in ((0, 40), (0, 20), (60, 200), (1, 6))), strict=True):
         rule = Rule(look=int(number))
         real = evidence(pair(*outcomes(int(wins), int(losses), ties=int(n - wins - losses))), rule)["outcome"] == "accept"
         assert bool(accepted(wins, losses, n, rule)) == real
