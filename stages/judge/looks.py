@@ -14,7 +14,8 @@ What it does not cover: candidates are chosen by what earlier looks told (adapti
 outcomes do. New items, or the test split that nobody chooses by, are the remedy; the number of looks says when it is time.
 
 The history is experiments/looks.jsonl: one line for each pair of a candidate's and an incumbent's answers, in the order in which they
-were first judged. Judged again, they keep their place, so a verdict is reproducible.
+were first judged. Judged again, they keep their place, so a verdict is reproducible. A copy in .pawl/ gives back what an older commit, a
+`dvc exp apply` or a restored file has not.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ import pyarrow as pa
 from stages.common.errors import PawlError
 from stages.common.files import sha256_text
 
-FILE = Path("experiments/looks.jsonl")
+FILE, COPY = Path("experiments/looks.jsonl"), Path(".pawl/looks.jsonl")
+Key = tuple[str, ...]
 KEY = ("items", "candidate", "incumbent")
 SKETCH = 32
 """Item ids that stand for a set of items: the smallest ones. Ids are hashes, so two sets that overlap by a few per cent share some."""
@@ -59,12 +61,9 @@ def _outcomes(table: pa.Table) -> str:
 
 def number(history: Iterable[dict[str, Any]], look: dict[str, str]) -> int:
     """The place of a look among those at the same or overlapping items, from 1; the next one where it is new."""
-    seen: list[tuple[str, ...]] = []
-    for earlier in history:
-        key = tuple(earlier[name] for name in KEY)
-        if key not in seen and set(earlier["sketch"].split()) & set(look["sketch"].split()):
-            seen.append(key)
-    key = tuple(look[name] for name in KEY)
+    ours = set(look["sketch"].split())
+    seen = [_key(earlier) for earlier in history if ours & set(earlier["sketch"].split())]
+    key = _key(look)
     return seen.index(key) + 1 if key in seen else len(seen) + 1
 
 
@@ -81,28 +80,34 @@ def enter(roots: Iterable[Path], look: dict[str, str], judge: Callable[[int], di
         PawlError: a file of looks is broken. Nothing is judged then: an unknown number of looks allows no level.
     """
     with ExitStack() as stack:
-        known: list[tuple[TextIO, str, list[dict[str, Any]]]] = []
-        for path in sorted({root.resolve() / FILE for root in roots}):
+        known: list[tuple[TextIO, str, dict[Key, str]]] = []
+        for path in (root / name for root in sorted({root.resolve() for root in roots}) for name in (FILE, COPY)):
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(path, "a+", encoding="utf-8"))
             fcntl.flock(file, fcntl.LOCK_EX)  # workers of a sweep judge side by side
             file.seek(0)
             text = file.read()
             known.append((file, text, _parsed(text, path)))
-        place = max(number(history, look) for _, _, history in known)
+        lines = {key: line for _, _, history in known for key, line in history.items()}
+        place = number(map(json.loads, lines.values()), look)
         note = judge(place) | {"look": place}
-        line = json.dumps({**look, **note}, sort_keys=True) + "\n"
+        lines.setdefault(_key(look), json.dumps({**look, **note}, sort_keys=True))
         for file, text, history in known:
-            if all(any(each[key] != look[key] for key in KEY) for each in history):
-                file.write(("\n" if text and not text.endswith("\n") else "") + line)
+            if missing := [line for key, line in lines.items() if key not in history]:
+                file.write(("\n" if text and not text.endswith("\n") else "") + "".join(f"{line}\n" for line in missing))
                 file.flush()
                 os.fsync(file.fileno())
     return note
 
 
-def _parsed(text: str, path: Path) -> list[dict[str, Any]]:
-    history = []
-    for number_, line in enumerate(text.splitlines(), 1):
+def _key(look: dict[str, Any]) -> Key:
+    return tuple(look[name] for name in KEY)
+
+
+def _parsed(text: str, path: Path) -> dict[Key, str]:
+    """The lines of a file by what they are about, each once, in their order."""
+    history: dict[Key, str] = {}
+    for at, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -110,7 +115,9 @@ def _parsed(text: str, path: Path) -> list[dict[str, Any]]:
             if any(not isinstance(entry[key], str) for key in (*KEY, "sketch")):
                 raise TypeError("a hash is missing")
         except (ValueError, KeyError, TypeError) as error:
-            fix = "restore the file from Git ('git checkout experiments/looks.jsonl'); it counts the looks, so it may not lose lines"
-            raise PawlError(f"a look cannot be read: {error}", where=f"{path}:{number_}", fix=fix) from None
-        history.append(entry)
+            fix = f"it counts the looks, so it may not lose lines: restore it from Git ('git checkout {FILE}')"
+            if path.parts[-2:] == COPY.parts:
+                fix = f"it is a copy of {FILE}: delete it"
+            raise PawlError(f"a look cannot be read: {error}", where=f"{path}:{at}", fix=fix) from None
+        history.setdefault(_key(entry), line)
     return history

@@ -56,7 +56,18 @@ def test_lines_of_two_branches_are_all_kept_and_count_once(tmp_path):
 def test_a_sweep_in_clones_counts_in_the_repository_that_it_was_cloned_from(tmp_path):
     main, clones = tmp_path / "main", [tmp_path / name for name in "ab"]
     numbers = [looks.enter([clone, main], look(k), lambda number: {})["look"] for k, clone in enumerate(clones)]
-    assert numbers == [1, 2] and len(lines(main)) == 2 and [len(lines(clone)) for clone in clones] == [1, 1]
+    assert numbers == [1, 2] and len(lines(main)) == 2 and [len(lines(clone)) for clone in clones] == [1, 2]
+
+
+def test_a_restored_file_forgets_nothing(tmp_path):
+    enter(tmp_path, look(1))
+    path = tmp_path / looks.FILE
+    older = path.read_text()
+    assert enter(tmp_path, look(2)) == 2
+    path.write_text(older)  # an older commit, or `dvc exp apply`
+    assert enter(tmp_path, look(3)) == 3 and [line["look"] for line in lines(tmp_path)] == [1, 2, 3]
+    path.unlink()
+    assert enter(tmp_path, look(1)) == 1 and len(lines(tmp_path)) == 3
 
 
 def _worker(root, seed):
