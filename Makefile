@@ -18,7 +18,7 @@ help:  ## this list
 run: .venv/ready  ## from data to verdict: compose the configuration and run what changed
 	@python -m stages.common.config
 	@python -m stages.common.process
-	@dvc repro
+	@begun=$$(date +%s); dvc repro || { code=$$?; python -m stages.judge explain-failure --since $$begun || true; exit $$code; }
 	@dvc status -q || { echo "make: error: results are missing or stale although dvc repro succeeded: is the disk full? see 'dvc status'" >&2; exit 1; }
 	@python -m stages.report --show
 

@@ -1,22 +1,26 @@
-"""Is the candidate better than the incumbent? Paired evidence from validation items decides; a template words it.
+"""Is the candidate better than the incumbent? Paired evidence from validation items decides; a template or a language model words it.
 
 python -m stages.judge                                                     judge the reports, as dvc.yaml does
 python -m stages.judge compare CANDIDATE.jsonl INCUMBENT.jsonl             print the evidence of two evaluations as JSON
-                               [--alpha 0.05] [--min-effect 0.01]
+                   [--alpha 0.05] [--min-effect 0.01] [--looks 1]          looks: how often these items were looked at, this time included
+                   [--primary ''] [--max-regression 0.1] [--metric correct]
+python -m stages.judge explain-failure [--since SECONDS]                   put the newest failed stage into words (reports/failure.md)
+python -m stages.judge simulate [--pairs 2000]                             how often this rule errs, and the naive one
 
-Reads params.yaml (judge, experiment), reports/eval_val, the incumbent's folder, and the reports of benchmark, data and training.
-Writes reports/judge.md for people, and reports/judge.json:
+Reads params.yaml, reports/eval_val, the incumbent's folder, and the reports of benchmark, data and training; for a language model
+(judge.kind llm) also the validation items. Writes a line into experiments/looks.jsonl, reports/judge.md for people, and reports/judge.json:
     experiment   name, hypothesis, parent, incumbent
     outcome      accept, reject or inconclusive; `accepted` is true for accept alone
-    evidence     alpha, min_effect, outcome and why before vetoes, further_items {towards, items, power} where inconclusive, and `pooled`
-                 and benchmarks.NAME, each: n, candidate and incumbent {accuracy, low, high, lenient}, difference, low, high,
-                 lenient_difference, p_better, p_two_sided, candidate_only, incumbent_only, gain, loss (see stages/judge/evidence.py)
+    evidence     look, level, alpha, outcome and why before vetoes, pooled, benchmarks.NAME, guarded, further (stages/judge/evidence.py)
+    rule         the thresholds that were applied
     guards       a list of {guard, passed, detail}; one that did not pass is a veto
     truncated    share of answers cut off at the output limit: candidate, incumbent
-    curve        shape of the training loss, overfitting, logged (see stages/judge/curve.py)
-    words        "Code Summary", "Reason", "Decision" (yes or no)
+    errors       wrong answers by kind, and which kinds grew (stages/judge/samples.py)
+    curve        shape of the training loss, overfitting, learning_rate (stages/judge/curve.py)
+    words        "Code Summary", "Reason", "Decision" (yes or no); `words_by` is rules or llm
+    opinion      what the language model said: decision, veto, disagreement, leaks, failed, cost (stages/judge/opinion.py); null without one
     versions     rules (raised when the rules change), method, scipy
-The same inputs give the same bytes. The stage exits 0 whatever the outcome.
+Without a language model, the same inputs give the same bytes. The stage exits 0 whatever the outcome.
 compare exits 0 for accept, 1 for reject, 2 for inconclusive, 3 for bad input; it checks the rows, but has no summaries to guard.
 """
 
@@ -25,68 +29,33 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from stages.common.config import load_params
 from stages.common.errors import PawlError, from_os_error, run_main
-from stages.common.files import ROOT, to_json, write_json, write_text
-from stages.common.items import Row
-from stages.common.process import stage_lock
+from stages.common.files import ROOT, main_root, to_json
 from stages.common.schema import Experiment, Judge
-from stages.judge import curve, guards, words
-from stages.judge.evidence import evidence, pair
-from stages.judge.inputs import Inputs, read_inputs, validation_rows
+from stages.judge.evidence import Rule, evidence
+from stages.judge.inputs import validation_rows
+from stages.judge.pairing import pair
 
-RULES = 1
 EXIT = {"accept": 0, "reject": 1, "inconclusive": 2}
 BAD_INPUT = 3
 
 
-def verdict_on(inputs: Inputs, judge: Judge, experiment: Experiment) -> dict[str, Any]:
-    """The verdict without its words: evidence, guards, outcome."""
-    found = evidence(pair(inputs.candidate.rows, inputs.incumbent.rows), judge.alpha, judge.min_effect)
-    checked = guards.check(inputs, judge.max_truncated)
-    outcome = found["outcome"] if all(guard["passed"] for guard in checked) else "reject"
-    names = ("name", "hypothesis", "parent", "incumbent")
-    return {
-        "experiment": {name: getattr(experiment, name) for name in names},
-        "outcome": outcome,
-        "accepted": outcome == "accept",
-        "evidence": found,
-        "guards": checked,
-        "truncated": {"candidate": _truncated(inputs.candidate.rows), "incumbent": _truncated(inputs.incumbent.rows)},
-        "curve": curve.read_curve(inputs.losses),
-        "versions": _versions(),
-    }
+def judge_reports(root: Path, judge: Judge, experiment: Experiment, **more: Any) -> dict[str, Any]:
+    """See `stages.judge.verdict`, whose modules take as long to import as `compare` needs for its work."""
+    from stages.judge import verdict
+
+    return verdict.judge_reports(root, judge, experiment, **more)
 
 
-def _truncated(rows: list[Row]) -> float:
-    return sum(row.truncated for row in rows) / len(rows)
-
-
-def _versions() -> dict[str, Any]:
-    import scipy
-
-    return {"rules": RULES, "method": "exact McNemar or sign-flip test, Tango score interval", "scipy": scipy.__version__}
-
-
-def judge_reports(root: Path, judge: Judge, experiment: Experiment) -> dict[str, Any]:
-    """Judge the reports under `root` and write the verdict beside them."""
-    inputs = read_inputs(root, experiment.incumbent)
-    verdict = verdict_on(inputs, judge, experiment)
-    known = words.facts(verdict, inputs)
-    verdict["words"] = words.put_into_words(known)
-    write_json(root / "reports" / "judge.json", verdict)
-    write_text(root / "reports" / "judge.md", words.page(verdict, known))
-    return verdict
-
-
-def compare(candidate: Path, incumbent: Path, alpha: float, min_effect: float) -> int:
+def compare(candidate: Path, incumbent: Path, rule: Rule) -> int:
     """Print the evidence of two files; whatever keeps it from being computed is bad input and never looks like a verdict."""
     try:
-        if not (0 < alpha <= 0.5 and 0 <= min_effect <= 1):
-            raise PawlError(f"alpha {alpha}, min-effect {min_effect}: out of range", fix="alpha above 0 to 0.5, min-effect 0 to 1")
-        found = evidence(pair(validation_rows(candidate), validation_rows(incumbent)), alpha, min_effect)
+        if not (0 < rule.alpha <= 0.5 and 0 <= rule.min_effect <= 1 and 0 < rule.max_regression <= 1 and rule.look >= 1):
+            fix = "alpha above 0 to 0.5, min-effect 0 to 1, max-regression above 0 to 1, looks 1 or more: this look counts too"
+            raise PawlError("a threshold is out of range", where=str(rule), fix=fix)
+        found = evidence(pair(validation_rows(candidate), validation_rows(incumbent)), rule)
         print(to_json(found), end="")
     except OSError as error:
         return _bad_input(str(from_os_error(error)))
@@ -101,26 +70,57 @@ def _bad_input(text: str) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
+    def error(self, message: str):  # type: ignore[no-untyped-def]
         self.exit(_bad_input(f"{message}\n  fix:   {self.prog} --help"))
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = Parser(prog="python -m stages.judge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command")
     comparing = commands.add_parser("compare", help="print the evidence of two evaluations as JSON")
     comparing.add_argument("candidate", type=Path)
     comparing.add_argument("incumbent", type=Path)
-    comparing.add_argument("--alpha", type=float, default=0.05, help="chance of accepting a candidate that is no better")
-    comparing.add_argument("--min-effect", type=float, default=0.01, help="smallest gain in accuracy worth having")
-    args = parser.parse_args()
-    if args.command:
-        return compare(args.candidate, args.incumbent, args.alpha, args.min_effect)
-    with stage_lock("judge"), load_params("judge", "experiment", inputs=["prompts/judge"]) as params:
-        verdict = judge_reports(ROOT, params.judge, params.experiment)
-        pooled = verdict["evidence"]["pooled"]
+    comparing.add_argument("--alpha", type=float, default=0.05, help="chance that a series of looks accepts a candidate that is no better")
+    comparing.add_argument("--min-effect", type=float, default=0.01, help="smallest gain worth having")
+    comparing.add_argument("--looks", type=int, default=1, help="how often these items were looked at, this time included")
+    comparing.add_argument("--primary", default="", help="the benchmark that decides; without one, all items together")
+    comparing.add_argument("--max-regression", type=float, default=0.1, help="loss that the other benchmarks are shown not to exceed")
+    comparing.add_argument("--metric", choices=("correct", "score"), default="correct", help="right or wrong, or credit")
+    explaining = commands.add_parser("explain-failure", help="put the newest failed stage into words")
+    explaining.add_argument("--since", type=float, default=0, help="leave out failures before this time, in seconds since 1970")
+    simulating = commands.add_parser("simulate", help="how often this judge errs, and how often the naive rule does")
+    simulating.add_argument("--pairs", type=int, default=2000, help="simulated experiments in each cell")
+    simulating.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
+    if args.command == "compare":
+        rule = Rule(args.alpha, args.min_effect, args.looks, args.primary, args.max_regression, args.metric)
+        return compare(args.candidate, args.incumbent, rule)
+    if args.command == "simulate":
+        from stages.judge import simulate
+
+        return simulate.main(args.pairs, args.seed)
+    from stages.common.config import load_params
+    from stages.common.process import stage_lock
+    from stages.judge import verdict, words
+
+    if args.command == "explain-failure":
+        return verdict.explain_failure(ROOT, args.since)
+    seen = verdict.SECTIONS  # what a language model is told; what of it shapes a result is in the reports already
+    with (
+        stage_lock("judge"),
+        load_params("judge", "experiment", "data.max_contamination", untracked=seen, inputs=["prompts/judge"]) as params,
+    ):
+        found = judge_reports(
+            ROOT, params.judge, params.experiment, max_contamination=params.data.max_contamination,
+            settings=verdict.public_settings(params), more_roots=[main_root()],
+        )  # fmt: skip
+        pooled = found["evidence"]["pooled"]
         gain = f"{words.points(pooled['difference'])}, {words.p_value(pooled['p_better'])}, {pooled['n']} items"
-        print(f"judge: {verdict['outcome']}: {gain}")
+        print(f"judge: {found['outcome']}: {gain}, look {found['evidence']['look']} at them")
     return 0
 
 

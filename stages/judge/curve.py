@@ -24,11 +24,16 @@ def read_curve(losses: Sequence[Loss]) -> dict[str, Any]:
         falling: q4 is more than 5 % below q3, so more steps would lower it further.
         converged: none of these.
     overfitting: the last evaluation loss is more than 5 % above the lowest one.
+    learning_rate: "too high" where the loss diverges or oscillates, or rose by more than 25 % above its first value on its way;
+        "too low" where it is flat; "" where the curve says nothing against it.
     """
     train = [loss for _, split, loss in losses if split == "train"]
     held_out = [loss for _, split, loss in losses if split == "eval"]
+    shape = _shape(train)
+    too_high = shape in ("diverging", "oscillating") or (len(train) >= FEWEST and max(train) > 1.25 * train[0])
     return {
-        "shape": _shape(train),
+        "shape": shape,
+        "learning_rate": "too high" if too_high else "too low" if shape == "flat" else "",
         "overfitting": len(held_out) > 1 and not held_out[-1] <= 1.05 * min(held_out),
         "logged": len(train),
     }

@@ -1,246 +1,235 @@
-"""Paired evidence from per-item results. Pure functions: rows in, numbers out.
+"""Paired evidence from per-item results, and what it decides. Pure functions: pairs in, numbers out.
 
 Each item is one pair, its repeats averaged within it first, so that n counts independent items and not model calls.
 
-- p-value: the exact sign-flip test of the per-item differences (Fisher 1935). With one repeat that is McNemar's exact test
-  (McNemar 1947, Psychometrika 12:153), a binomial test of the discordant pairs. `p_better` is one-sided, its alternative that the
-  candidate is better: it is the one compared with alpha. `p_two_sided` is reported beside it.
-- interval: Tango's 95 % score interval of the difference of paired proportions (Tango 1998, Statistics in Medicine 17:891; recommended by
-  Fagerland, Lydersen and Laake 2014, Statistics in Medicine 33:2850). It inverts McNemar's score test and holds at n = 1, without
-  discordant pairs and with nothing else. With repeats the two counts are the sums of the positive and the negative differences: an item's
-  difference lies in [-1, 1], so its variance is at most that of a -1, 0 or 1 with these sums: the interval errs towards width.
-- further items: the sample size of Connor (1987, Biometrics 43:207) for paired proportions at the observed rates, with power 0.8.
+- p-value: the exact sign-flip test, McNemar's where answers are right or wrong and asked once. `p_better` is one-sided, its alternative
+  that the candidate is better: only accepting can be a false alarm here, so all of alpha stands on that side. It is compared with the level
+  of this look (see `stages.judge.looks`). `p_two_sided` is reported beside it.
+- interval: 95 %, two-sided, without a correction for looks (see `stages.judge.significance`).
+- min_effect: the observed difference has to reach it, besides p. It is no margin of the test, since +5 points at n = 1,000 would then be
+  found in 80 % instead of 92 % of the cases; a gain smaller than it is not accepted however certain it is.
+- a guarded benchmark (all but the primary one; all, where the pooled accuracy decides and there are several) has to be shown not to lose
+  more than `max_regression`: the lower end of its one-sided interval at level alpha lies above -max_regression (non-inferiority;
+  Piaggio et al. 2012, JAMA 308:2594). All of them have to hold, so they need no correction among themselves (intersection-union test;
+  Berger 1982, Technometrics 24:295).
+- further items: the sample size of Connor (1987, Biometrics 43:207) for paired differences at the observed rates, at the level of the next
+  look and with power 0.8. Further repeats: the number at which the share of the variance that repeats average out has shrunk enough;
+  none where each item was asked once, since nothing is known of that share then, or where no number suffices.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from stages.common.errors import PawlError
-from stages.common.items import Row, lenient, wilson
+from stages.common.items import wilson
+from stages.judge.looks import spend
+from stages.judge.pairing import Pairs
+from stages.judge.significance import bounds, on_a_grid, sign_flip, z_of
 
-Z95 = 1.959963984540054
 POWER = 0.8
-MAX_REPEATS = 1000
 
 
-class Pair(NamedTuple):
-    """One item on both sides. The four shares are of its repeats; `units` is the difference in whole units of 1 / `scale`."""
+@dataclass(frozen=True)
+class Rule:
+    """When a candidate counts as better; the names are those of the section `judge`. `look` counts from 1."""
 
-    candidate: float
-    incumbent: float
-    candidate_lenient: float
-    incumbent_lenient: float
-    units: int
-    scale: int
+    alpha: float = 0.05
+    min_effect: float = 0.01
+    look: int = 1
+    primary: str = ""
+    max_regression: float = 0.1
+    metric: str = "correct"
 
-
-class _Side:
-    """One side's answers by (benchmark, item_id): gold, correct and leniently correct repeats, and which repeats are there."""
-
-    def __init__(self, rows: Iterable[Row], name: str) -> None:
-        self.items: dict[tuple[str, str], list[Any]] = {}
-        twice, changed = [], []
-        for row in rows:
-            if not 0 <= row.repeat < MAX_REPEATS:
-                raise PawlError(f"the {name} has a row with repeat {row.repeat}", where=f"item {row.item_id}", fix="repeats count from 0")
-            key = (row.benchmark, row.item_id)
-            item = self.items.setdefault(key, [row.gold, 0, 0, 0])
-            if item[3] >> row.repeat & 1:
-                twice.append(key)
-            elif item[0] != row.gold:
-                changed.append(key)
-            item[1] += row.correct
-            item[2] += lenient(row)
-            item[3] |= 1 << row.repeat
-        if not self.items:
-            raise PawlError(f"the {name} has no rows", fix="evaluate it again: 'dvc repro -f' on its stage")
-        if twice:
-            raise PawlError(
-                f"{_count(twice)} duplicated in the {name}: {_names(twice)}", fix="evaluate it again: an item is one row a repeat"
-            )
-        if changed:
-            raise PawlError(f"{_count(changed)} with two answer keys in the {name}: {_names(changed)}", fix="evaluate it again")
-        masks = Counter(item[3] for item in self.items.values())
-        self.mask = masks.most_common(1)[0][0]
-        self.repeats = self.mask.bit_count()
-        if len(masks) > 1:
-            odd = [key for key, item in self.items.items() if item[3] != self.mask]
-            raise PawlError(f"{_count(odd)} in the {name} without the repeats that the others have: {_names(odd)}", fix="evaluate it again")
+    @property
+    def level(self) -> float:
+        return spend(self.alpha, self.look)
 
 
-def pair(candidate: Iterable[Row], incumbent: Iterable[Row]) -> dict[str, list[Pair]]:
-    """Pair two evaluations item by item, for each benchmark; the time is linear in the number of rows.
+def evidence(pairs: dict[str, Pairs], rule: Rule) -> dict[str, Any]:
+    """Figures of each benchmark and of all items, and what they decide before any veto.
+
+    Returns:
+        alpha, look, level (of this look's test), min_effect, metric, primary; outcome, why; pooled and benchmarks.NAME (see `figures`);
+        guarded: {benchmark, low, high, margin, verdict: kept, lost or unknown}; further_items: what would decide, where inconclusive.
 
     Raises:
-        PawlError: an item that is missing, duplicated, of other content, or short of a repeat on one side; named and counted.
+        PawlError: the primary benchmark is not among them.
     """
-    left, right = _Side(candidate, "candidate"), _Side(incumbent, "incumbent")
-    fix = "evaluate both sides on the same items: a benchmark that changed needs the incumbent evaluated again"
-    for only, name, other in ((left, "candidate", right), (right, "incumbent", left)):
-        if alone := [key for key in only.items if key not in other.items]:
-            sizes = f"candidate {len(left.items)} items, incumbent {len(right.items)}"
-            raise PawlError(f"{_count(alone)} only in the {name} ({sizes}): {_names(alone)}", fix=fix)
-    if changed := [key for key, item in left.items.items() if item[0] != right.items[key][0]]:
-        raise PawlError(f"{_count(changed)} with another answer key on the two sides: {_names(changed)}", fix=fix)
-    pairs: dict[str, list[Pair]] = {}
-    r, s = left.repeats, right.repeats
-    for key in sorted(left.items):
-        (_, a, a_lenient, _), (_, b, b_lenient, _) = left.items[key], right.items[key]
-        pairs.setdefault(key[0], []).append(Pair(a / r, b / s, a_lenient / r, b_lenient / s, a * s - b * r, r * s))
-    return pairs
-
-
-def _count(keys: Sequence[Any]) -> str:
-    return f"{len(keys)} item{'s' if len(keys) > 1 else ''}"
-
-
-def _names(keys: Sequence[tuple[str, str]]) -> str:
-    shown = ", ".join(f"{benchmark}/{item}" for benchmark, item in sorted(set(keys))[:3])
-    return shown + (", ..." if len(set(keys)) > 3 else "")
-
-
-def evidence(pairs: dict[str, list[Pair]], alpha: float, min_effect: float) -> dict[str, Any]:
-    """Figures pooled over all items and for each benchmark, and what they decide before any veto (see `decide`)."""
-    pooled = figures([pair for part in pairs.values() for pair in part])
-    outcome, why = decide(pooled, alpha, min_effect)
+    if rule.primary and rule.primary not in pairs:
+        raise PawlError(
+            f"judge.primary is {rule.primary!r}, which is no benchmark of this run",
+            where="judge.primary",
+            fix=f"one of: {', '.join(pairs)}",
+        )
+    pooled = figures(_together(pairs), rule.metric)
+    benchmarks = {name: figures(part, rule.metric) for name, part in pairs.items()}
+    decisive = benchmarks[rule.primary] if rule.primary else pooled
+    guarded = [_guard(name, pairs[name], benchmarks[name], rule) for name in pairs if name != rule.primary and len(pairs) > 1]
+    outcome, why = decide(decisive, guarded, rule)
     return {
-        "alpha": alpha,
-        "min_effect": min_effect,
+        "alpha": rule.alpha,
+        "look": rule.look,
+        "level": rule.level,
+        "min_effect": rule.min_effect,
+        "metric": rule.metric,
+        "primary": rule.primary,
         "outcome": outcome,
         "why": why,
         "pooled": pooled,
-        "benchmarks": {name: figures(part) for name, part in pairs.items()},
-        "further_items": further_items(pooled, alpha, min_effect) if outcome == "inconclusive" else None,
+        "benchmarks": benchmarks,
+        "guarded": guarded,
+        "further_items": further(pairs, decisive, benchmarks, guarded, why, rule) if outcome == "inconclusive" else None,
     }
 
 
-def figures(pairs: Sequence[Pair]) -> dict[str, Any]:
+def _together(pairs: dict[str, Pairs]) -> Pairs:
+    parts = list(pairs.values())
+    sides = []
+    for name in ("candidate", "incumbent"):
+        each = [getattr(part, name) for part in parts]
+        joined = (np.concatenate([getattr(side, column) for side in each]) for column in ("correct", "lenient", "score"))
+        sides.append(type(each[0])(each[0].repeats, *joined))
+    return Pairs(*sides)
+
+
+def figures(pairs: Pairs, metric: str = "correct") -> dict[str, Any]:
     """The evidence of one set of pairs.
 
     Returns:
-        n (items); candidate, incumbent: accuracy with a 95 % Wilson interval, and lenient accuracy; difference of the strict accuracies,
-        low and high (95 % interval), lenient_difference; p_better, p_two_sided; candidate_only, incumbent_only: items on which that side
-        alone was right (with repeats: was right more often); gain, loss: sums of the positive and of the negative differences.
+        n (items); repeats [candidate, incumbent]; candidate, incumbent: accuracy with a 95 % Wilson interval, lenient accuracy, mean score;
+        difference (of the metric), low and high (95 % interval) and its method, lenient_difference, score_difference; p_better,
+        p_two_sided; candidate_only, incumbent_only: items on which that side alone was right (with repeats or scores: did better);
+        gain, loss: sums of the positive and of the negative differences; spread: their standard deviation, within: the part of their
+        variance that repeats average out (None where asked once).
     """
-    n, scale = len(pairs), pairs[0].scale
-    units = [pair.units for pair in pairs]
-    gain = sum(unit for unit in units if unit > 0) / scale
-    loss = -sum(unit for unit in units if unit < 0) / scale
-    low, high = tango(gain, loss, n)
+    a, b, n = pairs.candidate, pairs.incumbent, len(pairs)
+    difference, units = _differences(pairs, metric)
+    gain, loss = float(difference.clip(min=0).sum()), float((-difference).clip(min=0).sum())
+    low, high, method = bounds(difference, gain, loss, 0.025)
     better, two_sided = sign_flip(units)
-    lenient_sides = [math.fsum(pair[k] for pair in pairs) / n for k in (2, 3)]
+    sides = {name: _side(side, n) for name, side in (("candidate", a), ("incumbent", b))}
     return {
         "n": n,
-        "candidate": _side(math.fsum(pair.candidate for pair in pairs), n, lenient_sides[0]),
-        "incumbent": _side(math.fsum(pair.incumbent for pair in pairs), n, lenient_sides[1]),
-        "difference": sum(units) / (scale * n),
+        "repeats": [a.repeats, b.repeats],
+        **sides,
+        "difference": float(difference.mean()),
         "low": low,
         "high": high,
-        "lenient_difference": lenient_sides[0] - lenient_sides[1],
+        "interval": method,
+        "lenient_difference": sides["candidate"]["lenient"] - sides["incumbent"]["lenient"],
+        "score_difference": sides["candidate"]["score"] - sides["incumbent"]["score"],
         "p_better": better,
         "p_two_sided": two_sided,
-        "candidate_only": sum(unit > 0 for unit in units),
-        "incumbent_only": sum(unit < 0 for unit in units),
+        "candidate_only": int((units > 0).sum()),
+        "incumbent_only": int((units < 0).sum()),
         "gain": gain,
         "loss": loss,
+        "spread": float(difference.std()),
+        "within": _within(pairs) if metric == "correct" else None,
     }
 
 
-def _side(correct: Any, n: int, lenient_accuracy: float) -> dict[str, float]:
-    low, high = wilson(correct, n)  # of a mean of repeats too: its variance is at most that of a single answer
-    return {"accuracy": correct / n, "low": low, "high": high, "lenient": lenient_accuracy}
+def _differences(pairs: Pairs, metric: str) -> tuple[Any, Any]:
+    """One difference an item in [-1, 1], and the same in whole units for the exact test."""
+    a, b = pairs.candidate, pairs.incumbent
+    if metric == "score":
+        difference = a.score / a.repeats - b.score / b.repeats
+        return difference, on_a_grid(difference)
+    units = a.correct - b.correct if a.repeats == b.repeats else a.correct * b.repeats - b.correct * a.repeats
+    return units / (a.repeats if a.repeats == b.repeats else a.repeats * b.repeats), units
 
 
-def sign_flip(units: Sequence[int]) -> tuple[float, float]:
-    """Exact one-sided (sum above zero) and two-sided p-values of differences whose signs are fair coins under the null hypothesis.
-
-    Differences of one size follow a binomial distribution; several sizes (repeats) are convolved, each on its own grid,
-    and a p-value below 1e-12 is then given as 1e-12.
-    """
-    import numpy as np
-    from scipy.signal import convolve
-    from scipy.stats import binom, binomtest
-
-    sizes = Counter(abs(unit) for unit in units if unit)
-    if not sizes:
-        return 1.0, 1.0
-    if len(sizes) == 1:
-        n, k = sizes.total(), sum(unit > 0 for unit in units)
-        return float(binomtest(k, n, alternative="greater").pvalue), float(binomtest(k, n).pvalue)
-    step = math.gcd(*sizes)
-    floor, pmf = 1e-12, np.ones(1)  # below the floor lies the rounding of the convolution
-    for size, count in sorted(sizes.items()):
-        part = np.zeros(size // step * count + 1)
-        part[:: size // step] = binom.pmf(np.arange(count + 1), count, 0.5)
-        pmf = np.clip(convolve(pmf, part), 0, 1)
-    positive = sum(unit for unit in units if unit > 0) // step
-    further = max(positive, len(pmf) - 1 - positive)
-    better, beyond = float(pmf[positive:].sum()), 2 * float(pmf[further:].sum())
-    return min(1.0, max(floor, better)), min(1.0, max(floor, beyond))
+def _within(pairs: Pairs) -> float | None:
+    """Mean over the items of the estimated variance of their difference around its own expectation."""
+    if min(pairs.candidate.repeats, pairs.incumbent.repeats) < 2:
+        return None
+    shares = [(side.correct / side.repeats, side.repeats) for side in (pairs.candidate, pairs.incumbent)]
+    return float(sum((p * (1 - p) / (r - 1)).mean() for p, r in shares))
 
 
-def tango(gain: float, loss: float, n: int, z: float = Z95) -> tuple[float, float]:
-    """Score interval of the difference (gain - loss) / n of two paired proportions, from the discordant counts.
-
-    Inverts the score statistic of Tango (1998), with the constrained maximum-likelihood estimate of the discordant probability.
-    """
-    from scipy.optimize import brentq
-
-    def statistic(delta: float) -> float:
-        b = -gain - loss + (2 * n - gain + loss) * delta
-        c = -loss * delta * (1 - delta)
-        q = (math.sqrt(max(b * b - 8 * n * c, 0)) - b) / (4 * n)
-        variance = n * (2 * q + delta * (1 - delta))
-        top = gain - loss - n * delta
-        if variance <= 0:
-            return math.copysign(math.inf, top) if top else 0.0
-        return top / math.sqrt(variance)
-
-    def root(target: float, near: float, far: float) -> float:
-        def function(delta: float) -> float:
-            return max(-1e9, min(1e9, statistic(delta) - target))
-
-        return float(brentq(function, near, far, xtol=1e-12)) if function(far) * function(near) < 0 else far
-
-    centre, edge = (gain - loss) / n, 1 - 1e-12
-    low = -1.0 if centre <= -edge else root(z, centre, -edge)
-    high = 1.0 if centre >= edge else root(-z, centre, edge)
-    return (-1.0 if low <= -edge else low), (1.0 if high >= edge else high)
+def _side(side: Any, n: int) -> dict[str, float]:
+    share = float(side.correct.sum()) / side.repeats / n
+    low, high = wilson(share * n, n)  # of a mean of repeats too: its variance is at most that of a single answer
+    calls = n * side.repeats
+    return {
+        "accuracy": share,
+        "low": low,
+        "high": high,
+        "lenient": float(side.lenient.sum()) / calls,
+        "score": float(side.score.sum()) / calls,
+    }
 
 
-def decide(pooled: dict[str, Any], alpha: float, min_effect: float) -> tuple[str, str]:
+def _guard(name: str, pairs: Pairs, found: dict[str, Any], rule: Rule) -> dict[str, Any]:
+    difference, _ = _differences(pairs, rule.metric)
+    low, high, _ = bounds(difference, found["gain"], found["loss"], rule.alpha)
+    verdict = "kept" if low > -rule.max_regression else "lost" if high < -rule.max_regression else "unknown"
+    return {"benchmark": name, "low": low, "high": high, "margin": rule.max_regression, "verdict": verdict}
+
+
+def decide(decisive: dict[str, Any], guarded: list[dict[str, Any]], rule: Rule) -> tuple[str, str]:
     """The outcome and its reason, from the evidence alone.
 
-    accept: p_better < alpha, and the difference is at least min_effect.
-    reject: no gain was observed, or the whole interval lies below min_effect.
-    inconclusive: neither; both a worthwhile gain and none are within the interval. It is not an acceptance.
+    accept: p_better is below the level of this look, the difference is at least min_effect, no guarded benchmark may have lost too much.
+    reject: no gain was observed, or the whole interval lies below min_effect, or a guarded benchmark lost too much.
+    inconclusive: none of these; it is not an acceptance.
     """
-    if pooled["difference"] <= 0:
+    if decisive["difference"] <= 0:
         return "reject", "no gain"
-    if pooled["p_better"] < alpha and pooled["difference"] >= min_effect:
-        return "accept", "better"
-    if pooled["high"] < min_effect:
+    if decisive["high"] < rule.min_effect:
         return "reject", "gain too small"
-    return "inconclusive", "gain uncertain" if pooled["difference"] >= min_effect else "gain perhaps too small"
+    if any(each["verdict"] == "lost" for each in guarded):
+        return "reject", "regression"
+    if decisive["difference"] < rule.min_effect:
+        return "inconclusive", "gain perhaps too small"
+    if decisive["p_better"] >= rule.level:
+        return "inconclusive", "gain uncertain"
+    if any(each["verdict"] == "unknown" for each in guarded):
+        return "inconclusive", "regression not excluded"
+    return "accept", "better"
 
 
-def further_items(pooled: dict[str, Any], alpha: float, min_effect: float) -> dict[str, Any]:
-    """How many more items would decide, were the observed rates the true ones (Connor 1987, power 0.8).
+def further(
+    pairs: dict[str, Pairs], decisive: dict[str, Any], benchmarks: dict[str, Any], guarded: list[dict[str, Any]], why: str, rule: Rule
+) -> dict[str, Any]:
+    """How many more items, or more repeats of the present ones, would decide, were the observed rates the true ones.
 
     Returns:
-        towards: accept, where the observed gain is at least min_effect, else reject; items: the number; power.
+        benchmark ("" for all items together), towards (accept or reject), items, repeats (None where no number helps or is known), power.
     """
-    from scipy.stats import norm
-
-    n, delta = pooled["n"], pooled["difference"]
-    discordant = (pooled["gain"] + pooled["loss"]) / n
-    towards = "accept" if delta >= min_effect else "reject"
-    z = norm.isf(alpha) if towards == "accept" else Z95
-    distance = delta if towards == "accept" else min_effect - delta
-    spread = z * math.sqrt(discordant) + norm.ppf(POWER) * math.sqrt(max(discordant - delta * delta, 0))
+    name, found, level = rule.primary, decisive, spend(rule.alpha, rule.look + 1)
+    if why == "regression not excluded":
+        open_ones = [each["benchmark"] for each in guarded if each["verdict"] == "unknown"]
+        name = max(open_ones, key=lambda each: -benchmarks[each]["difference"])
+        found, level = benchmarks[name], rule.alpha
+        distance = found["difference"] + rule.max_regression
+        towards = "accept" if distance > 0 else "reject"
+    elif why == "gain uncertain":
+        towards, distance = "accept", found["difference"]
+    else:
+        towards, level, distance = "reject", 0.025, rule.min_effect - found["difference"]
+    distance = max(abs(distance), 1e-6)
+    n, second = found["n"], found["spread"] ** 2 + found["difference"] ** 2
+    spread = z_of(level) * math.sqrt(second) + z_of(1 - POWER) * found["spread"]
     needed = math.ceil((spread / distance) ** 2)
-    return {"towards": towards, "items": max(1, needed - n), "power": POWER}
+    return {
+        "benchmark": name,
+        "towards": towards,
+        "items": max(1, needed - n),
+        "repeats": _further_repeats(found, spread / distance),
+        "power": POWER,
+    }
+
+
+def _further_repeats(found: dict[str, Any], ratio: float) -> int | None:
+    """Further repeats at which n items have the standard error that `ratio` squared items at the present spread would have."""
+    within, variance, repeats = found["within"], found["spread"] ** 2, min(found["repeats"])
+    if not within:
+        return None
+    allowed = variance * found["n"] / ratio**2 - (variance - within)
+    return None if allowed <= 0 else max(1, math.ceil(repeats * within / allowed) - repeats)

@@ -1,4 +1,4 @@
-"""What the judge reads: validation results and aggregate reports. It has no way to a test split.
+"""What the judge reads: validation items and results, and aggregate reports. It has no way to a test split.
 
 Every file goes through `_validation_only`, which refuses a name that speaks of test results before it is opened.
 """
@@ -11,20 +11,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from stages.common.errors import PawlError
-from stages.common.files import read_json
-from stages.common.items import Row, read_rows
+from stages.common.files import read_json, read_jsonl
+from stages.common.items import read_rows
 from stages.common.losses import Loss, read_losses
+from stages.judge.pairing import COLUMNS, as_table
 
 SPLIT = "val"
+ITEMS = Path("data/benchmark") / SPLIT
+FAILURES = Path(".pawl/failure")
 _INCUMBENT = re.compile(r"reports/baseline|experiments/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One evaluation of the validation split: its rows, and the summary written beside them."""
+    """One evaluation of the validation split: its rows (columns as in `COLUMNS`), and the summary written beside them."""
 
-    rows: list[Row]
+    rows: pa.Table
     summary: dict[str, Any]
 
 
@@ -68,24 +74,78 @@ def _side(folder: Path) -> Side:
     return Side(validation_rows(folder / f"{SPLIT}.jsonl"), summary)
 
 
-def validation_rows(path: Path) -> list[Row]:
-    """Per-item results of the validation split.
+def validation_rows(path: Path) -> pa.Table:
+    """Per-item results of the validation split, as columns.
 
     Raises:
         PawlError: the file's name or a row says that it is of another split; broken rows (see `read_rows`).
     """
-    rows = read_rows(_validation_only(path))
-    if other := {row.split for row in rows} - {SPLIT}:
+    rows = _columns(path)
+    if other := set(pc.unique(rows["split"]).to_pylist()) - {SPLIT}:
         fix = "compare on validation: what a decision has seen says nothing more about new data"
         raise PawlError(f"rows of another split ({', '.join(sorted(other))}) may not decide", where=str(path), fix=fix)
     return rows
 
 
+def _columns(path: Path) -> pa.Table:
+    """Read as columns, thirty times as fast as row by row; what is not plain and sound is left to `read_rows`, which names the row."""
+    from pyarrow import json as arrow
+
+    parse = arrow.ParseOptions(explicit_schema=COLUMNS, unexpected_field_behavior="ignore")
+    try:
+        with open(_validation_only(path), "rb") as file:
+            table = arrow.read_json(file, arrow.ReadOptions(block_size=2**24), parse)
+        table.validate(full=True)
+        absent = [name for name in COLUMNS.names if name != "repeat" and table[name].null_count]
+        score = pc.min_max(table["score"]).as_py()
+        sound = not absent and not pc.any(pc.is_nan(table["score"])).as_py() and score["min"] >= 0 and score["max"] <= 1
+    except (pa.ArrowInvalid, FileNotFoundError):
+        sound = False
+    if not sound:
+        return as_table(read_rows(_validation_only(path)))
+    position = COLUMNS.names.index("repeat")
+    return table.set_column(position, "repeat", pc.fill_null(table["repeat"], 0))
+
+
+def read_items(root: Path) -> dict[str, dict[str, str]]:
+    """The validation items by item_id, as build_benchmark wrote them: benchmark, question and answer."""
+    items = {}
+    for path in sorted((root / ITEMS).glob("*.jsonl")):
+        for row in read_jsonl(_validation_only(path)):
+            items[str(row.get("item_id"))] = {name: str(row.get(name, "")) for name in ("benchmark", "question", "answer")}
+    return items
+
+
+def read_former(root: Path, incumbent: str) -> dict[str, Any]:
+    """The parameters that the incumbent ran with; empty where they are not recorded (the baseline is an untrained model)."""
+    from omegaconf import OmegaConf
+
+    path = root / incumbent / "params.yaml"
+    if not path.exists():
+        return {}
+    return dict(OmegaConf.to_container(OmegaConf.load(_validation_only(path))))  # type: ignore[arg-type]
+
+
+def read_failure(root: Path, since: float) -> dict[str, Any] | None:
+    """The newest record of a failed stage that is not older than `since` (seconds since 1970); None where there is none."""
+    records = []
+    for path in sorted((root / FAILURES).glob("*.json")):
+        try:
+            record = read_json(_validation_only(path))
+        except PawlError:
+            continue  # half of a record, left by a killed process, explains nothing
+        if isinstance(record, dict) and isinstance(record.get("stage"), str) and path.stat().st_mtime >= since:
+            records.append((str(record.get("at", "")), record))
+    return max(records, key=lambda each: each[0])[1] if records else None
+
+
 def _validation_only(path: Path) -> Path:
-    """Give the path back, unless it, or what it links to, is a test result."""
+    """Give the path back, unless it, or what it links to, is a test result or lies among test items."""
     for form in (path, path.resolve()):
         words = re.split(r"[^a-z0-9]+", form.name.lower())
-        if "test" in words or form.parent.name.lower() in ("test", "eval_test"):
+        # a task may be called what it likes: its items lie in the folder of their split; so may a stage that failed
+        named_by_folder = form.parent.parts[-2:] in (ITEMS.parts[-2:], FAILURES.parts[-2:])
+        if ("test" in words and not named_by_folder) or form.parent.name.lower() in ("test", "eval_test"):
             raise PawlError("the judge does not open test results", where=str(path), fix=f"give it {SPLIT}.jsonl")
     return path
 

@@ -1,47 +1,60 @@
-"""The verdict in words: the three fields that a researcher reads, filled in from aggregate figures by the templates of prompts/judge/.
+"""The verdict in words: the three fields that a researcher reads, filled in from aggregates by prompts/judge/rules/.
 
 Nothing here sees an item's text, a prediction or a single item's result: the templates get only what `facts` gives.
 """
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 from stages.common.files import ROOT
 from stages.common.text import markdown, plain
-from stages.judge.curve import read_curve
+from stages.judge.guards import QUALITY
 from stages.judge.inputs import Inputs, figure
 
 FIELDS = {"Code Summary": "code_summary", "Reason": "reason", "Decision": "decision"}
+BENCHMARK, IMPLEMENTATION = "[Benchmark Performance Issue]", "[Implementation Quality Issue]"
 FORM_SHARE = 0.5
 """A strict gain of which at least this share is missing from the lenient score is called mostly form."""
 
 
 def facts(verdict: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
     """What the templates may say, from the verdict without its words (see `stages.judge`) and the reports."""
-    pooled = verdict["evidence"]["pooled"]
-    curve = read_curve(inputs.losses)
-    candidate = inputs.candidate.rows
+    found = verdict["evidence"]
+    failed = [guard for guard in verdict["guards"] if not guard["passed"]]
+    decisive = found["benchmarks"][found["primary"]] if found["primary"] else found["pooled"]
     known = {
         "experiment": {name: plain(value, 600) for name, value in verdict["experiment"].items()},
         "outcome": verdict["outcome"],
         "accepted": verdict["accepted"],
-        "why": verdict["evidence"]["why"],
-        "alpha": verdict["evidence"]["alpha"],
-        "min_effect": verdict["evidence"]["min_effect"],
-        "pooled": pooled,
-        "further": verdict["evidence"]["further_items"],
-        "benchmarks": [{"name": plain(name, 80), **part} for name, part in sorted(verdict["evidence"]["benchmarks"].items())],
-        "vetoes": [plain(guard["detail"], 400) for guard in verdict["guards"] if not guard["passed"]],
-        "veto_names": [guard["guard"] for guard in verdict["guards"] if not guard["passed"]],
-        "form": form_share(pooled),
-        "truncated": sum(row.truncated for row in candidate) / len(candidate),
-        "curve": curve,
+        **{name: found[name] for name in ("why", "alpha", "look", "level", "min_effect", "metric", "pooled")},
+        "further": found["further_items"],
+        "decisive": decisive,
+        "primary": plain(found["primary"], 80),
+        "lost": [plain(each["benchmark"], 80) for each in found["guarded"] if each["verdict"] == "lost"],
+        "unknown": [plain(each["benchmark"], 80) for each in found["guarded"] if each["verdict"] == "unknown"],
+        "max_regression": verdict["rule"]["max_regression"],
+        "benchmarks": [{"name": plain(name, 80), **part} for name, part in sorted(found["benchmarks"].items())],
+        "vetoes": [plain(guard["detail"], 400) for guard in failed],
+        "veto_names": [guard["guard"] for guard in failed],
+        "form": form_share(found["pooled"]),
+        "errors": verdict["errors"],
+        "curve": verdict["curve"],
         "train": _training(inputs.training),
         "data": _data(inputs.data),
     }
-    return {**known, "next": next_component(known)}
+    return {**known, "label": label(known), "next": next_component(known)}
+
+
+def label(known: dict[str, Any]) -> str:
+    """What a rejection's reason opens with: whether the scores or the making is at fault; empty where it is the measurement, or neither."""
+    if known["accepted"]:
+        return ""
+    if set(known["veto_names"]) & set(QUALITY) or (not known["veto_names"] and known["curve"]["shape"] == "diverging"):
+        return IMPLEMENTATION
+    return BENCHMARK if known["outcome"] == "reject" and not known["veto_names"] else ""
 
 
 def form_share(figures: dict[str, Any]) -> float | None:
@@ -52,18 +65,24 @@ def form_share(figures: dict[str, Any]) -> float | None:
 
 def next_component(known: dict[str, Any]) -> str:
     """The part of the experiment to work on next: the first rule that applies, from what invalidates the result to what refines it."""
-    pooled, curve = known["pooled"], known["curve"]
+    decisive, curve, vetoes = known["decisive"], known["curve"], set(known["veto_names"])
+    grew = {name for name, kind in known["errors"].items() if kind["grew"]}
     rules = [
-        ("evaluation", any(name != "truncation" for name in known["veto_names"])),
-        ("output length", "truncation" in known["veto_names"]),
-        ("learning rate down", curve["shape"] in ("diverging", "oscillating")),
-        ("learning rate up", curve["shape"] == "flat"),
+        ("evaluation", bool(vetoes - set(QUALITY))),
+        ("data", "contamination" in vetoes),
+        ("base model", "same base model" in vetoes),
+        ("output length", "truncation" in vetoes),
+        ("learning rate down", curve["learning_rate"] == "too high"),
+        ("learning rate up", curve["learning_rate"] == "too low"),
         ("less training", curve["overfitting"]),
+        ("output length", bool(grew & {"truncated", "empty"}) and not known["accepted"]),
+        ("form", "format" in grew and not known["accepted"]),
+        ("regression", bool(known["lost"])),
         ("more training", curve["shape"] == "falling"),
-        ("more items", known["outcome"] == "inconclusive" and known["why"] == "gain uncertain"),
-        ("hypothesis", pooled["difference"] < known["min_effect"]),
+        ("more items", known["outcome"] == "inconclusive" and known["why"] != "gain perhaps too small"),
+        ("hypothesis", decisive["difference"] < known["min_effect"]),
         ("content", (known["form"] or 0) >= FORM_SHARE),
-        ("weakest", pooled["candidate"]["accuracy"] < 1),
+        ("weakest", known["pooled"]["candidate"]["accuracy"] < 1),
     ]
     return next((name for name, applies in rules if applies), "harder benchmark")
 
@@ -88,26 +107,27 @@ def _data(report: dict[str, Any]) -> dict[str, Any]:
 
 def put_into_words(known: dict[str, Any]) -> dict[str, str]:
     """The fields "Code Summary", "Reason" (one paragraph of three to five sentences) and "Decision" (yes or no)."""
-    folder = _environment(ROOT / "prompts" / "judge")
+    folder = environment(ROOT / "prompts" / "judge" / "rules")
     return {field: " ".join(folder.get_template(f"{name}.j2").render(known).split()) for field, name in FIELDS.items()}
 
 
 def page(verdict: dict[str, Any], known: dict[str, Any]) -> str:
     """The verdict as a page of Markdown, in which every text from outside is escaped."""
     rows = [*known["benchmarks"], {"name": "all", **known["pooled"]}]
-    return str(_environment(Path(__file__).parent).get_template("verdict.md.j2").render(known, verdict=verdict, rows=rows))
+    return str(environment(Path(__file__).parent).get_template("verdict.md.j2").render(known, verdict=verdict, rows=rows))
 
 
-def _environment(folder: Path) -> Any:
+@functools.cache
+def environment(folder: Path) -> Any:
     import jinja2
 
-    environment = jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=False, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters |= {"points": points, "signed": signed, "amount": amount, "percent": percent, "p": p_value}
-    environment.filters |= {"md": markdown, "count": lambda number: f"{number:,}"}
-    return environment
+    made.filters |= {"points": points, "signed": signed, "amount": amount, "percent": percent, "p": p_value}
+    made.filters |= {"md": markdown, "count": lambda number: f"{number:,}"}
+    return made
 
 
 def points(value: float) -> str:

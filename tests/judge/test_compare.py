@@ -44,6 +44,15 @@ def test_exit_codes_and_one_json_document(files, capsys, monkeypatch, candidate,
 def test_thresholds_are_options(files, capsys, monkeypatch):
     assert compare(capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--min-effect", "0.9")[0] == 1
     assert compare(capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--alpha", "1e-300")[0] == 2
+    assert compare(capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--looks", str(10**40))[0] == 2
+    code, out, err = compare(capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--primary", "absent")
+    assert code == 3 and "absent" in err and not out
+
+
+@pytest.mark.parametrize("changes", [{"fingerprint": "f"}, {"prediction": "\ud800"}])
+def test_an_extra_column_and_a_lone_surrogate_are_no_error(files, capsys, monkeypatch, changes):
+    (files / "wide.jsonl").write_text("\n".join(json.dumps({**row.__dict__, **changes}) for row in make_rows(0.8, seed=1)))
+    assert compare(capsys, monkeypatch, files / "wide.jsonl", files / "poor.jsonl")[0] == 0
 
 
 GOOD = json.dumps(make_row(0, True).__dict__)
@@ -58,8 +67,10 @@ GOOD = json.dumps(make_row(0, True).__dict__)
         (GOOD.replace('"score": 1.0', '"score": NaN'), "score"),
         (GOOD.replace('"score": 1.0', '"score": 1e999'), "score"),
         (GOOD.replace('"score": 1.0', f'"score": {"9" * 400}'), "too large"),
+        (GOOD.replace('"score": 1.0', '"score": 1.5'), "score"),
+        (GOOD.replace('"truncated": false', '"truncated": null'), "truncated"),
+        (GOOD.replace('"repeat": 0', '"repeat": -1'), "repeat"),
         (GOOD.replace('"gold"', '"answer"'), "column missing: gold"),
-        (GOOD[:-1] + ', "extra": 1}', "unknown column: extra"),
         (GOOD.replace('"correct": true', '"correct": 1'), "correct"),
         (GOOD + "\n" + GOOD, "duplicated"),
         (GOOD.replace('"val"', '"test"'), "another split"),
@@ -87,6 +98,9 @@ def test_broken_files_exit_3_and_print_no_evidence(files, capsys, monkeypatch, c
         ["a", "b", "--alpha", "x"],
         ["a", "b", "--alpha", "nan"],
         ["a", "b", "--min-effect", "-1"],
+        ["a", "b", "--looks", "0"],
+        ["a", "b", "--max-regression", "0"],
+        ["a", "b", "--metric", "vibes"],
     ],
 )
 def test_bad_arguments_exit_3(files, capsys, monkeypatch, args):

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from scipy.stats import binomtest
 
 from stages.common.errors import PawlError
-from stages.judge.evidence import decide, evidence, figures, further_items, pair, sign_flip, tango
+from stages.judge.evidence import Rule, decide, evidence, figures
+from stages.judge.looks import spend
+from stages.judge.pairing import pair
+from stages.judge.significance import bounds, on_a_grid, sign_flip, tango
 from tests.synthetic import make_row, make_rows
 
-ALPHA, EFFECT = 0.05, 0.01
+RULE = Rule()
+Z95 = 1.959963984540054
 
 
-def judged(candidate, incumbent, alpha=ALPHA, effect=EFFECT):
-    return evidence(pair(candidate, incumbent), alpha, effect)
+def judged(candidate, incumbent, **changes):
+    return evidence(pair(candidate, incumbent), replace(RULE, **changes))
 
 
 def outcomes(wins: int, losses: int, ties: int = 0):
@@ -32,12 +38,12 @@ def test_null_experiments_are_accepted_at_most_alpha_and_far_less_than_by_the_na
         for _ in range(60):
             a, b = rng.random() < 0.6, rng.random() < 0.6
             wins, losses = wins + (a and not b), losses + (b and not a)
-        low, high = tango(wins, losses, 60)
+        low, high = tango(wins, losses, 60, Z95)
         better, _ = sign_flip([1] * wins + [-1] * losses)
         pooled = {"difference": (wins - losses) / 60, "p_better": better, "low": low, "high": high}
-        ours += decide(pooled, ALPHA, EFFECT)[0] == "accept"
+        ours += decide(pooled, [], RULE)[0] == "accept"
         naive += wins > losses
-    assert ours / runs <= ALPHA
+    assert ours / runs <= RULE.alpha
     assert naive / runs > 0.35
 
 
@@ -58,23 +64,23 @@ def test_the_p_value_is_mcnemars_exact_one(wins, losses):
 
 def test_the_interval_is_the_published_one():
     # Bentur et al. 2009 in Fagerland, Lydersen and Laake 2014: 1 and 7 discordant pairs of 21; Tango's interval -0.517 to -0.026
-    low, high = tango(1, 7, 21)
+    low, high = tango(1, 7, 21, Z95)
     assert (round(low, 3), round(high, 3)) == (-0.517, -0.026)
 
 
 @pytest.mark.parametrize("n", [1, 2, 44, 10_000])
 def test_the_interval_holds_at_the_edges(n):
     for gain, loss in ((0, 0), (n, 0), (0, n), (1, 0), (0, 1)):
-        low, high = tango(gain, loss, n)
+        low, high = tango(gain, loss, n, Z95)
         assert -1 <= low <= (gain - loss) / n <= high <= 1 and low < high
-    assert tango(0, 0, n)[1] == pytest.approx(1.959964**2 / (n + 1.959964**2), rel=1e-5)  # the closed form without discordant pairs
-    assert tango(n, 0, n)[1] == 1 and tango(0, n, n)[0] == -1
+    assert tango(0, 0, n, Z95)[1] == pytest.approx(1.959964**2 / (n + 1.959964**2), rel=1e-5)  # the closed form without discordant pairs
+    assert tango(n, 0, n, Z95)[1] == 1 and tango(0, n, n, Z95)[0] == -1
 
 
 def test_the_interval_mirrors_when_the_sides_change_places():
     for gain, loss, n in ((7, 2, 30), (1, 0, 3), (50, 50, 400)):
-        low, high = tango(gain, loss, n)
-        assert tango(loss, gain, n) == pytest.approx((-high, -low), abs=1e-9)
+        low, high = tango(gain, loss, n, Z95)
+        assert tango(loss, gain, n, Z95) == pytest.approx((-high, -low), abs=1e-9)
 
 
 def test_repeats_are_averaged_within_their_item_and_add_no_items():
@@ -102,7 +108,8 @@ def test_the_sign_flip_test_of_repeats_is_the_enumeration():
         (0, 1, 0, "reject"),
         (0, 0, 200, "reject"),  # identical answers
         (4, 0, 196, "inconclusive"),  # p = 0.0625
-        (5, 0, 195, "accept"),  # p = 0.031
+        (5, 0, 195, "inconclusive"),  # p = 0.031, more than the first look may spend
+        (6, 0, 194, "accept"),  # p = 0.016
         (12, 9, 400, "inconclusive"),
         (1, 0, 5000, "reject"),  # the whole interval is below one point
         (20, 0, 5000, "reject"),  # certain, and too small to be worth having
@@ -119,12 +126,11 @@ def test_all_correct_on_both_sides_is_no_gain():
 
 
 def test_inconclusive_says_how_many_items_would_decide_and_those_would():
-    pooled = judged(*outcomes(30, 20, ties=150))["pooled"]
-    more = further_items(pooled, ALPHA, EFFECT)
-    assert more["towards"] == "accept" and more["items"] > 100
+    more = judged(*outcomes(30, 20, ties=150))["further_items"]
+    assert more["towards"] == "accept" and more["items"] > 100 and more["repeats"] is None
     scale = (200 + more["items"]) / 200
     bigger = figures(pair(*outcomes(round(30 * scale), round(20 * scale), ties=round(150 * scale)))["chain_sum"])
-    assert decide(bigger, ALPHA, EFFECT)[0] == "accept"
+    assert decide(bigger, [], replace(RULE, look=2))[0] == "accept"
 
 
 def test_a_missing_item_is_named_and_never_left_out():
@@ -177,3 +183,93 @@ def test_ten_thousand_pairs_take_under_a_second():
     begun = time.process_time()
     judged(candidate, incumbent)
     assert time.process_time() - begun < 1
+
+
+def test_a_later_look_needs_stronger_evidence():
+    sides = outcomes(30, 14, ties=100)  # p = 0.011
+    assert [judged(*sides, look=look)["outcome"] for look in (1, 2, 10)] == ["accept", "inconclusive", "inconclusive"]
+    assert judged(*sides, look=3)["level"] == pytest.approx(spend(0.05, 3)) and sum(spend(0.05, k) for k in range(1, 10_000)) <= 0.05
+
+
+def test_the_primary_benchmark_decides_and_the_others_may_not_lose_more_than_the_margin():
+    good = (make_rows(0.7, n=300, seed=1, tasks=["a"]), make_rows(0.3, n=300, seed=2, tasks=["a"]))
+    collapsed = (make_rows(0.2, n=300, seed=3, tasks=["b"]), make_rows(0.6, n=300, seed=4, tasks=["b"]))
+    same = (rows := make_rows(0.6, n=300, seed=4, tasks=["b"]), rows)
+    noisy = (make_rows(0.6, n=12, seed=5, tasks=["b"]), make_rows(0.6, n=12, seed=6, tasks=["b"]))
+    for primary in ("", "a"):
+        found = judged(good[0] + collapsed[0], good[1] + collapsed[1], primary=primary)
+        assert found["outcome"] == "reject" and found["why"] == "regression"
+        assert judged(good[0] + same[0], good[1] + same[1], primary=primary)["outcome"] == "accept"
+        found = judged(good[0] + noisy[0], good[1] + noisy[1], primary=primary)
+        assert (found["outcome"], found["why"]) == ("inconclusive", "regression not excluded"), "not significantly worse is not enough"
+        assert found["further_items"]["benchmark"] == "b" and found["further_items"]["items"] > 10
+    assert judged(good[0] + collapsed[0], good[1] + collapsed[1], primary="b")["outcome"] == "reject"
+    with pytest.raises(PawlError, match=r"judge\.primary is 'c'"):
+        judged(*good, primary="c")
+
+
+def test_non_inferiority_is_claimed_at_most_alpha_where_the_loss_is_the_margin():
+    rng, kept = np.random.default_rng(3), 0
+    for _ in range(400):
+        wins, losses, ties = rng.multinomial(300, [0.05, 0.15, 0.8])  # a true loss of 10 points
+        differences = np.repeat([1.0, -1.0, 0.0], [wins, losses, ties])
+        kept += bounds(differences, float(wins), float(losses), 0.05)[0] > -0.1
+    assert kept / 400 < 0.05 + 2 * (0.05 * 0.95 / 400) ** 0.5
+
+
+def scored(scores, **changes):
+    return [make_row(k, False, score=score, **changes) for k, score in enumerate(scores)]
+
+
+def test_partial_credit_decides_where_it_is_asked_to():
+    rng = random.Random(8)
+    before = [rng.random() * 0.6 for _ in range(80)]
+    after = [min(1.0, score + 0.3 * rng.random()) for score in before]
+    assert judged(scored(after), scored(before))["outcome"] == "reject", "nothing is right in either"
+    found = judged(scored(after), scored(before), metric="score")
+    pooled = found["pooled"]
+    assert found["outcome"] == "accept" and pooled["interval"] == "BCa bootstrap" and pooled["low"] < pooled["difference"] < pooled["high"]
+    assert pooled["difference"] == pytest.approx(sum(after) / 80 - sum(before) / 80) and pooled["p_better"] < 1e-9
+
+
+def test_the_grid_of_real_differences_keeps_the_sign_flip_test_exact():
+    rng, runs = np.random.default_rng(4), 100
+    p = [sign_flip(on_a_grid(rng.laplace(size=14)))[0] for _ in range(runs)]
+    for level in (0.01, 0.05, 0.3):
+        share = np.mean(np.array(p) <= level)
+        assert abs(share - level) < 4 * (level * (1 - level) / runs) ** 0.5
+    units = [3, -1, 2, 5, -4, 1, 1, 2]
+    assert sign_flip(on_a_grid(np.array(units) / 10))[0] == pytest.approx(sign_flip(units)[0])
+
+
+def test_the_bootstrap_interval_covers_as_often_as_it_says():
+    rng, covered = np.random.default_rng(5), 0
+    for _ in range(60):
+        differences = rng.choice([-1, -1 / 3, 0, 1 / 3, 2 / 3], size=60, p=[0.05, 0.15, 0.4, 0.25, 0.15])
+        low, high, method = bounds(differences, float(differences.clip(0).sum()), float(-differences.clip(max=0).sum()), 0.025)
+        covered += low <= 0.0833333 <= high
+        assert method == "BCa bootstrap"
+    assert covered >= 52  # 95 % of 60 are 57, less three standard deviations
+
+
+def test_what_repeats_average_out_is_estimated_where_there_are_repeats():
+    rng = random.Random(1)
+    rates = [rng.random() for _ in range(200)]
+
+    def side(gain, repeats):
+        return [make_row(k, rng.random() < min(1, rate + gain), repeat=r) for k, rate in enumerate(rates) for r in range(repeats)]
+
+    found = judged(side(0.05, 2), side(0, 2))
+    assert found["pooled"]["within"] > 0.1
+    once = [[row for row in rows if row.repeat == 0] for rows in (side(0.05, 2), side(0, 2))]
+    assert judged(*once)["pooled"]["within"] is None
+
+
+def test_further_repeats_are_the_number_that_brings_the_error_down_enough():
+    from stages.judge.evidence import _further_repeats
+
+    # variance 0.2 = 0.05 between items + 0.15 within at 3 repeats; 400 items, wanted the error of 800 items of variance 0.2
+    found = {"within": 0.15, "spread": 0.2**0.5, "n": 400, "repeats": [3, 3]}
+    more = _further_repeats(found, 800**0.5)
+    assert more == 6 and (0.05 + 0.15 * 3 / (3 + more)) / 400 == pytest.approx(0.2 / 800)
+    assert _further_repeats(found, 4000**0.5) is None, "the spread between items alone is too large"

@@ -1,0 +1,141 @@
+"""Why a stage failed, by rule: the class of the failure, its cause, and what to do, from what the stage left behind.
+
+A record is .pawl/failure/STAGE.json: stage, at, exit_code, signal, error, where, fix, traceback (root cause, rank 0), tail (last 4,000
+characters of the log), timed_out, peak_memory_gib.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from stages.common.chat import structured
+from stages.common.errors import PawlError
+from stages.common.schema import LLM
+from stages.common.text import plain, visible
+from stages.judge import prompt
+from stages.judge.causes import CAUSES
+from stages.judge.leaks import Guard
+from stages.judge.opinion import LONGEST, schema
+from stages.judge.words import environment
+
+SEES_NO_TEST = ("fetch_model", "train", "eval_val", "judge")
+"""Stages of which more than the class and the error may be told: no other may pass on what it logged, since it saw test items."""
+LABELS = ("CONFIG", "OOM", "DATA", "ENV")
+LIKELY = ("format of the data", "missing file", "value")
+"""Causes that a killed or stopped process may name only because it was stopped."""
+REPLY = schema({"Error Type": list(LABELS), "Code Summary": None, "Reason": None, "Decision": ["no"]})
+
+
+def classify(record: dict[str, Any]) -> dict[str, str]:
+    """{label, kind, why, fix, evidence} of a failure; `evidence` is the line that shows it.
+
+    What the stage itself said comes before its traceback, and that before the log; a time limit or a signal counts where the stage's own
+    message and trace name no cause, since logs are full of warnings.
+    """
+    own = _by_text([str(record.get(name) or "") for name in ("error", "traceback")])
+    machine = _by_the_machine(record)
+    if own and (own["kind"] not in LIKELY or not machine):
+        return own
+    return machine or _by_text([str(record.get("tail") or "")]) or own or _unknown(record)
+
+
+def _by_text(texts: list[str]) -> dict[str, str] | None:
+    for text in texts:
+        for cause in CAUSES:
+            for line in reversed(text.splitlines()):
+                if any(re.search(pattern, line, re.IGNORECASE) for pattern in cause.patterns):
+                    return _found(cause.label, cause.name, cause.why, cause.fix, line)
+    return None
+
+
+def _by_the_machine(record: dict[str, Any]) -> dict[str, str] | None:
+    """A time limit or a signal, from the exit code where the record names none (128 + signal of a shell, -signal of Python)."""
+    error, code = str(record.get("error") or ""), record.get("exit_code") or 0
+    signal = record.get("signal") or (code - 128 if 128 < code < 160 else -min(code, 0))
+    if (
+        record.get("timed_out")
+        or code == 124
+        or re.search(r"(?:took|ran) longer than|did not (?:start|answer|end) within|timed out", error)
+    ):
+        fix = "Raise it (launcher.timeout_h, engine.startup_timeout_s or evaluate.request_timeout_s), or do less: fewer steps or items."
+        return _found("ENV", "time limit", "The stage ran into its time limit.", fix, error)
+    if signal == 9:
+        peak = record.get("peak_memory_gib")
+        used = f", having used {peak:.1f} GiB" if isinstance(peak, int | float) else ""
+        why = f"The process was killed by signal 9{used}: Linux does that when the machine's memory is exhausted."
+        fix = (
+            "Lower train.per_device_train_batch_size or train.cutoff_len (for a server, evaluate.concurrency), or use a machine with more "
+            "memory; 'dmesg' says whether the kernel did it."
+        )
+        return _found("OOM", "killed", why, fix, error)
+    if signal in (2, 15):
+        why = f"The stage was stopped from outside (signal {signal})."
+        return _found("ENV", "stopped", why, "Run it again; what had finished is not repeated.", error)
+    if signal:
+        fix = "This is a fault of a compiled library or of the machine: see the end of the log, and the versions that 'make doctor' lists."
+        return _found("ENV", "crashed", f"The process crashed with signal {signal}.", fix, error)
+    return None
+
+
+def _unknown(record: dict[str, Any]) -> dict[str, str]:
+    fix = "Read the error and the end of the log below; PAWL_DEBUG=1 adds our own traceback."
+    return _found("CONFIG", "unknown", "No rule knows this failure.", fix, str(record.get("error") or ""))
+
+
+def _found(label: str, kind: str, why: str, fix: str, line: str) -> dict[str, str]:
+    return {"label": label, "kind": kind, "why": why, "fix": fix, "evidence": plain(line, 300)}
+
+
+def shareable(record: dict[str, Any]) -> dict[str, Any]:
+    """The record as it may be shown: without log, trace and place where the stage saw test items."""
+    if record.get("stage") in SEES_NO_TEST:
+        return record
+    return {**record, **dict.fromkeys(("traceback", "tail", "where", "fix"), "")}
+
+
+def explain(record: dict[str, Any], hypothesis: str) -> dict[str, Any]:
+    """The failure verdict by rule: "Error Type", "Code Summary", "Reason" and "Decision", which is no.
+
+    `by_rule` holds the class (see `classify`), made from the whole record; the record itself is cut to what may be shown.
+    """
+    found = classify(record)
+    open_stage = record.get("stage") in SEES_NO_TEST
+    stage, own = plain(record["stage"], 80), plain(record.get("fix", ""), 300) if open_stage else ""
+    evidence = f" ({found['evidence'].rstrip('.')})" if found["evidence"] and open_stage else ""
+    words = {
+        "Error Type": found["label"],
+        "Code Summary": f"The stage {stage} of the pipeline was to run, for the hypothesis: {plain(hypothesis, 300) or 'none given'}",
+        "Reason": f"{stage} failed, class {found['label']}, {found['kind']}{evidence}. {found['why']} {found['fix']}"
+        + (f" The stage itself says: {own.rstrip('.')}." if own else ""),
+        "Decision": "no",
+    }
+    return {"record": shareable(record), "by_rule": found, "words": words, "written_by": "rules", "failed": ""}
+
+
+def ask(verdict: dict[str, Any], llm: LLM, settings: dict[str, Any], about: dict[str, Any], guard: Guard) -> dict[str, Any]:
+    """The same in a language model's words, asked only about stages that saw no test items; the rules' words where it fails."""
+    record = verdict["record"]
+    if record["stage"] not in SEES_NO_TEST:
+        return {**verdict, "failed": "not asked: this stage saw test items"}
+    try:
+        got = structured(llm, prompt.failure(_complete(record), verdict["by_rule"], settings, about), REPLY)
+    except PawlError as error:
+        return {**verdict, "failed": error.what[:400]}
+    words = {name: guard.cut(text[:LONGEST]) if name in ("Code Summary", "Reason") else text for name, text in got.value.items()}
+    if not words["Reason"]:
+        return {**verdict, "failed": "nothing of its reason was left after the sentences that repeat benchmark content"}
+    return {**verdict, "words": words, "written_by": llm.model}
+
+
+def _complete(record: dict[str, Any]) -> dict[str, Any]:
+    texts = {name: str(record.get(name) or "")[-4000:] for name in ("stage", "error", "where", "fix", "traceback", "tail")}
+    return {**texts, **{name: record.get(name) for name in ("exit_code", "signal", "timed_out", "peak_memory_gib")}}
+
+
+def page(verdict: dict[str, Any]) -> str:
+    """The failure as a page of Markdown; a log is quoted line by line, so that nothing in it can end the quotation."""
+    record = verdict["record"]
+    lines = {name: [visible(line, 500) for line in str(record.get(name) or "").splitlines()] for name in ("traceback", "tail")}
+    folder = environment(prompt.ROOT / "stages" / "judge")
+    return str(folder.get_template("failure.md.j2").render(**verdict, lines=lines))

@@ -1,0 +1,136 @@
+"""What a language model is told of an experiment: the prompts of prompts/judge/, filled in. Validation results alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from stages.common.files import ROOT, flatten
+from stages.common.text import plain
+from stages.judge.inputs import Inputs
+from stages.judge.words import BENCHMARK, IMPLEMENTATION, environment
+
+PROMPTS = ROOT / "prompts" / "judge"
+SECTIONS = ("model", "data", "benchmark", "train", "launcher", "engine", "evaluate")
+FIRST_AND_LAST = 30
+"""Losses shown of each end of a history of more than twice as many."""
+SEEN_ALIKE = ("name", "seed", "licence", "sha256")
+"""Last parts of the keys in which a difference from the incumbent changes nothing that is learnt."""
+
+
+def experiment(
+    verdict: dict[str, Any], known: dict[str, Any], inputs: Inputs, settings: dict[str, Any], former: dict[str, Any], samples: list[Any]
+) -> list[dict[str, str]]:
+    """The messages about a finished experiment; the last line of each holds no text of others.
+
+    Args:
+        settings: the sections of params.yaml that a reader wants to see.
+        former: the incumbent's, empty where none are recorded.
+        samples: wrong answers (see `stages.judge.samples.draw`).
+    """
+    incumbent = str(verdict["experiment"]["incumbent"])
+    losses = [[loss.step, loss.split, loss.loss] for loss in inputs.losses]
+    left_out = max(0, len(losses) - 2 * FIRST_AND_LAST)
+    shown = [*losses[:FIRST_AND_LAST], *losses[-FIRST_AND_LAST:]] if left_out else losses
+    context = {
+        **about(settings, verdict["experiment"]),
+        "incumbent": plain(incumbent, 120),
+        "has_incumbent": incumbent.startswith("experiments/"),
+        "benchmark_label": BENCHMARK,
+        "implementation_label": IMPLEMENTATION,
+        "think": thinks(settings),
+        "former": bool(former),
+        "diff": differences(former, settings) if former else [],
+        "metrics": _short({name: value for name, value in inputs.training.items() if isinstance(value, int | float)}),
+        "run_time": f"{inputs.training['runtime_s']:,.0f} s" if inputs.training.get("runtime_s") else "for a time that was not recorded",
+        "losses": _short(shown),
+        "left_out": left_out,
+        "scores": _short(_scores(known)),
+        "outcome": verdict["outcome"],
+        "why": known["why"],
+        "vetoes": known["vetoes"],
+        "evidence": _short(verdict["evidence"]),
+        "errors": _short(verdict["errors"]),
+        "curve": verdict["curve"],
+        "samples": samples,
+        "fence": fence(samples),
+    }
+    return messages("llm", context)
+
+
+def failure(record: dict[str, Any], by_rule: dict[str, str], settings: dict[str, Any], about_it: dict[str, Any]) -> list[dict[str, str]]:
+    """The messages about a failed stage."""
+    context = {**about(settings, about_it), "failure": record, "by_rule": by_rule, "fence": fence(record)}
+    return messages("failure", context)
+
+
+def again(leaking: list[str]) -> dict[str, str]:
+    return {"role": "user", "content": environment(PROMPTS / "llm").get_template("again.j2").render(leaking=leaking)}
+
+
+def messages(folder: str, context: dict[str, Any]) -> list[dict[str, str]]:
+    """The system and the user message of a folder of prompts/judge/; an undefined name is an error."""
+    found = environment(PROMPTS / folder)
+    return [{"role": role, "content": found.get_template(f"{role}.j2").render(context).strip()} for role in ("system", "user")]
+
+
+def about(settings: dict[str, Any], experiment_: dict[str, Any]) -> dict[str, Any]:
+    """Scenario, hypothesis, task and settings."""
+    name, tasks = settings.get("model", {}).get("name", "an open model"), sorted(settings.get("benchmark", {}).get("tasks", {}))
+    train, evaluator = settings.get("train", {}), settings.get("benchmark", {}).get("evaluator", "").rpartition(".")[2]
+    scenario = (
+        f"{plain(name, 120)} is fine-tuned ({plain(train.get('finetuning_type', 'lora'), 20)}, {plain(train.get('stage', 'sft'), 20)}) "
+        "with LLaMA-Factory, in declared experiments of one change each. OpenCompass measures each candidate item by item on "
+        f"{plain(', '.join(tasks), 400)} (scored by {plain(evaluator, 80)}), through the same engine and settings as its incumbent. "
+        "A candidate replaces the incumbent where paired evidence from validation items shows it to be better."
+    )
+    task = f"Experiment {plain(experiment_['name'], 120)}: raise accuracy on {plain(', '.join(tasks), 400)} without losing any of them."
+    return {"scenario": scenario, "hypothesis": plain(experiment_["hypothesis"], 2000), "task": task, "settings": settings}
+
+
+def thinks(settings: dict[str, Any]) -> bool:
+    """Whether training put <think> tags before the answers."""
+    return bool(settings.get("data", {}).get("think_tags"))
+
+
+def differences(former: dict[str, Any], settings: dict[str, Any]) -> list[str]:
+    """What changed since the incumbent, one 'key: old -> new' each."""
+    before = flatten({name: former.get(name, {}) for name in settings})
+    after = flatten(settings)
+    keys = sorted(
+        key for key in before.keys() | after.keys() if before.get(key) != after.get(key) and key.rpartition(".")[2] not in SEEN_ALIKE
+    )
+    return [plain(f"{key}: {before.get(key, '(none)')} -> {after.get(key, '(none)')}", 300) for key in keys[:60]]
+
+
+def fence(data: Any) -> str:
+    """A mark that the data cannot hold, since it is their own hash."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def _scores(known: dict[str, Any]) -> dict[str, Any]:
+    parts = [{"name": "all", **known["pooled"]}, *known["benchmarks"]]
+    return {side: {part["name"]: part[side] for part in parts} for side in ("candidate", "incumbent")}
+
+
+def _short(value: Any) -> Any:
+    """The same with four significant digits; what JSON has no number for (NaN, infinity) is written as a word."""
+    if isinstance(value, dict):
+        return {name: _short(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(part) for part in value]
+    if isinstance(value, float):
+        return float(f"{value:.4g}") if math.isfinite(value) else str(value)
+    return value
+
+
+def public_settings(params: Any) -> dict[str, Any]:
+    """Sections of the parameters as plain values, without what only tells where a server is."""
+    shown = {name: asdict(getattr(params, name)) for name in SECTIONS if hasattr(params, name)}
+    for key in ("base_url", "api_key_env"):
+        shown.get("engine", {}).pop(key, None)
+    shown.get("data", {}).pop("llm", None)
+    return shown

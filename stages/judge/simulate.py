@@ -1,0 +1,128 @@
+"""How often the judge errs, and how often the naive rule does ("accept what scored higher"): simulated experiments, table in Markdown.
+
+Everything is vectorised: the outcomes of many experiments are arrays of shape (experiments, items). The decision is the one of
+`stages.judge.evidence.decide` for one benchmark asked once (p below the level of the look, difference at least min_effect); the test
+suite compares the two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from stages.common.files import ROOT, write_text
+from stages.judge.evidence import Rule
+from stages.judge.looks import spend
+from stages.judge.significance import at_least
+
+SIZES = (15, 30, 60, 100, 200, 400, 1000)
+RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+SERIES = 10
+"""Null candidates in a row, each at its own look."""
+POWER_AT = (1, 2, 3, 5, 10, 20)
+BEFORE, AFTER, CORRELATION, ITEMS = 0.30, 0.35, 0.5, 1000
+"""The gain whose power is stated: accuracies of incumbent and candidate, the correlation of their answers, the number of items."""
+BATCH = 4_000_000
+PAGE = ROOT / "reports" / "judge_simulation.md"
+
+
+def accepted(wins: Any, losses: Any, n: int, rule: Rule) -> Any:
+    """Whether each experiment is accepted, from its discordant pairs."""
+    return (at_least(wins, wins + losses) < rule.level) & ((wins - losses) / n >= rule.min_effect) & (wins > losses)
+
+
+def paired(rng: Any, before: float, after: float, correlation: float, n: int, pairs: int) -> tuple[Any, Any]:
+    """Discordant pairs (wins, losses) of `pairs` experiments on n items, with this correlation (phi) between the sides' answers."""
+    both = before * after + correlation * math.sqrt(before * (1 - before) * after * (1 - after))
+    only = (after - both, before - both)
+    if min(only) < 0:
+        raise ValueError(f"a correlation of {correlation} is impossible between accuracies of {before} and {after}")
+    counts = rng.multinomial(n, [*only, 1 - sum(only)], size=pairs)
+    return counts[:, 0], counts[:, 1]
+
+
+def null(rng: Any, rate: float, n: int, pairs: int, rule: Rule) -> dict[str, float]:
+    """Share of null experiments, two draws of the same model, that are accepted: by this rule and by the naive one."""
+    wins, losses = paired(rng, rate, rate, 0.0, n, pairs)
+    return {"ours": float(accepted(wins, losses, n, rule).mean()), "naive": float((wins > losses).mean())}
+
+
+def series(rng: Any, rate: float, n: int, pairs: int, alpha: float, min_effect: float) -> dict[str, float]:
+    """Ten null candidates in a row against one incumbent on the same items: any accepted? and what the best of them seems to gain."""
+    ours, naive, best = [], [], []
+    for start in range(0, pairs, size := max(1, BATCH // (n * SERIES))):
+        count = min(size, pairs - start)
+        incumbent = rng.random((count, 1, n)) < rate
+        candidates = rng.random((count, SERIES, n)) < rate
+        wins, losses = (candidates & ~incumbent).sum(axis=2), (~candidates & incumbent).sum(axis=2)
+        each = [accepted(wins[:, k], losses[:, k], n, Rule(alpha, min_effect, k + 1)) for k in range(SERIES)]
+        ours.append(np.any(each, axis=0))
+        naive.append((wins > losses).any(axis=1))
+        best.append(((wins - losses) / n).max(axis=1))
+    return {
+        "ours": float(np.concatenate(ours).mean()),
+        "naive": float(np.concatenate(naive).mean()),
+        "best": float(np.concatenate(best).mean()),
+    }
+
+
+def power(rng: Any, look: int, pairs: int, alpha: float, min_effect: float) -> float:
+    wins, losses = paired(rng, BEFORE, AFTER, CORRELATION, ITEMS, pairs)
+    return float(accepted(wins, losses, ITEMS, Rule(alpha, min_effect, look)).mean())
+
+
+def table(pairs: int, seed: int, alpha: float = 0.05, min_effect: float = 0.01) -> str:
+    """The page: null experiments by size, ten nulls in a row, and power by look."""
+    rng = np.random.default_rng(seed)
+    lines = [
+        "# How often the judge errs",
+        "",
+        f"`python -m stages.judge simulate --pairs {pairs} --seed {seed}`: {pairs:,} simulated experiments a cell (ten times as many for "
+        f"power), alpha {alpha}, smallest gain worth having {min_effect}. The naive rule accepts whatever scored higher.",
+        "",
+        "## Null experiments: two draws of the same model",
+        "",
+        f"At the first look, which is the most permissive one. Each cell is the lowest to the highest share accepted for accuracies of "
+        f"{RATES[0]} to {RATES[-1]} in steps of 0.1.",
+        "",
+        "| items | naive rule | this judge |",
+        "|---:|---:|---:|",
+    ]
+    for n in SIZES:
+        found = [null(rng, rate, n, pairs, Rule(alpha, min_effect)) for rate in RATES]
+        lines.append(f"| {n:,} | {_span(found, 'naive')} | {_span(found, 'ours')} |")
+    lines += [
+        "",
+        f"## {SERIES} null candidates in a row on the same items",
+        "",
+        "Accuracy 0.5 throughout. A series errs where any of its candidates is accepted.",
+        "",
+        "| items | naive rule | this judge | gain of the best of ten |",
+        "|---:|---:|---:|---:|",
+    ]
+    for n in SIZES:
+        one = series(rng, 0.5, n, pairs, alpha, min_effect)
+        lines.append(f"| {n:,} | {one['naive']:.1%} | {one['ours']:.1%} | +{100 * one['best']:.1f} points |")
+    lines += [
+        "",
+        f"## Power: {BEFORE:.2f} to {AFTER:.2f} on {ITEMS:,} items, correlation {CORRELATION}",
+        "",
+        "| look at these items | level | found |",
+        "|---:|---:|---:|",
+    ]
+    lines += [f"| {look} | {spend(alpha, look):.5f} | {power(rng, look, 10 * pairs, alpha, min_effect):.1%} |" for look in POWER_AT]
+    return "\n".join(lines) + "\n"
+
+
+def _span(found: list[dict[str, float]], name: str) -> str:
+    shares = [each[name] for each in found]
+    return f"{min(shares):.1%} to {max(shares):.1%}"
+
+
+def main(pairs: int, seed: int) -> int:
+    text = table(pairs, seed)
+    write_text(PAGE, text)
+    print(text, end="")
+    return 0

