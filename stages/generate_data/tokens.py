@@ -1,4 +1,4 @@
-"""The length of a conversation in tokens, as training will see it."""
+"""The length of conversations in tokens, as training will see them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from stages.common.errors import PawlError
 from stages.generate_data.rows import Messages
 
 
-def counter(model: Path) -> Callable[[Messages], int]:
-    """Count the tokens of a conversation with the model's own tokenizer and chat template.
+def counter(model: Path) -> Callable[[list[Messages]], list[int]]:
+    """Count the tokens of conversations with the model's own tokenizer and chat template.
 
     Raises:
         PawlError: the model has no chat template.
@@ -22,8 +22,10 @@ def counter(model: Path) -> Callable[[Messages], int]:
         fix = "choose an instruct model, or put a chat_template.jinja beside it"
         raise PawlError("the base model has no chat template", where=str(model), fix=fix)
 
-    def count(messages: Messages) -> int:
-        text = tokenizer.apply_chat_template(messages, tokenize=False)
-        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+    def count(conversations: list[Messages]) -> list[int]:
+        if not conversations:
+            return []
+        texts = [tokenizer.apply_chat_template(messages, tokenize=False) for messages in conversations]
+        return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
 
     return count
