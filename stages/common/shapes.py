@@ -7,7 +7,7 @@
 | messages          | messages: [{role, content}, ...] in turn, ending with the assistant |
 | sharegpt          | conversations: [{from, value}, ...], the same |
 | prompt_completion | prompt (text or messages), completion |
-| dpo               | prompt, question, instruction, messages or conversations; chosen and rejected (text, a message, or whole conversations) |
+| dpo               | prompt, question, instruction or messages; chosen and rejected (text, a message, or whole conversations) |
 | kto               | any of the first five, and label or kto_tag (true, false) |
 """
 
@@ -54,7 +54,7 @@ def question_of(value: Any, form: str = "", *, unanswered: bool = False) -> Ques
         raise ValueError(f"expected a JSON object, found {'an array' if isinstance(value, list) else type(value).__name__}")
     if unanswered and (bare := _bare(value)):
         value = bare
-    extra = {name: _plain(value.get(name)) for name in ("category", "difficulty")}
+    extra: Any = {name: _plain(value.get(name)) for name in ("category", "difficulty")}
     paired, labelled = value.keys() >= {"chosen", "rejected"}, value.keys() & {"label", "kto_tag"}
     if form == "dpo" or (not form and paired and value["chosen"] is not None):
         return replace(_pair(value), **extra)

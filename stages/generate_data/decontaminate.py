@@ -84,7 +84,7 @@ def search(items: Sequence[Item], n: int, fuzzy: float, *, seen: tuple[str, ...]
 
 
 def positive_control(index: Index, items: Sequence[Item]) -> dict[str, dict[str, bool | None]]:
-    """Plant items in rows and look whether they are found: {benchmark: {exact, embedded, wrapped, paraphrase, boilerplate}}, True: all well.
+    """Plant items in rows and look whether they are found: {benchmark: {exact, embedded, ...}}, True: all well.
 
     exact: a row with the item's question. embedded: the question inside a longer row. wrapped: the same between two runs of the
     benchmark's own boilerplate. paraphrase: the question with other numbers and another beginning. boilerplate: a row of that boilerplate

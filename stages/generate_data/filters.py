@@ -27,9 +27,9 @@ COUNTED = {"decontamination": "contaminated"}
 _EXAMPLES = 3
 _FEWEST_LETTERS = 40  # below which the language of a text is a guess
 _REFUSAL = re.compile(
-    r"\s*(?:(?:i'?m|i am|we'?re) (?:really |very |so |truly )?(?:sorry|afraid)\b.{0,60}?\b(?:can'?t|cannot|can not|unable|won'?t|not able)\b"
+    r"\s*(?:(?:i'?m|i am|we'?re) (?:really |very |so |truly )?(?:sorry|afraid)\b.{0,60}?\b(?:can'?t|cannot|unable|won'?t|not able)\b"
     r"|(?:sorry|unfortunately|apologies|my apologies)\b.{0,40}?\bi (?:can'?t|cannot|am unable|am not able|won'?t)\b"
-    r"|i (?:can'?t|cannot|am unable to|am not able to|won'?t) (?:assist|help|answer|provide|comply|fulfil|fulfill|do that|complete|create)\b"
+    r"|i (?:can'?t|cannot|am unable to|am not able to|won'?t) (?:assist|help|answer|provide|comply|fulfill?|do that|complete|create)\b"
     r"|as an? (?:ai|artificial intelligence|(?:large )?language model)\b"
     r"|i do(?:n'?t| not) have (?:access to|the ability to|personal (?:opinions|experiences))\b)",
     re.IGNORECASE | re.DOTALL,

@@ -14,10 +14,6 @@ has seen no item. So what repeats within a benchmark is no evidence:
   and the first word of an item stand in many rows that are not the item;
 - the words that all questions of a task begin and end with are its frame, and the question without them is what the short rule looks for.
 The limit is low, because what is taken for boilerplate is not searched for. The exact rule does not depend on it.
-
-A short question alone is weak evidence ("How are you?"), so it must be four words or more, two of them with content, or the row must give
-the item's answer too. One of numbers alone counts in a prompt, not in an answer, where any reasoning may pass through "5 + 3"; and a
-question that ends in a number does not count where the number, or the sum, goes on: "8 - 0" is not in "8 - 0 - 3".
 """
 
 from __future__ import annotations
@@ -30,15 +26,11 @@ import numpy as np
 
 from stages.common.questions import normalize
 from stages.generate_data import grams, minhash
-from stages.generate_data.grams import SIGNS, Array, Block, Lookup, words
+from stages.generate_data.grams import Array, Block, Lookup, words
+from stages.generate_data.shorts import Shorts, Turned
 
 __all__ = ["Hit", "Index", "Item", "Turns", "boilerplate_limit", "words"]
 
-_COMMON = frozenset(
-    "about after again also been before being both could does doing down each from have having here into just like make many more most much "
-    "must only other over please same should some such than that their them then there these they this those through under until very want "
-    "were what when where which while will with would your yours".split()
-)
 _FEWEST_SHINGLES = 8  # of a question without boilerplate, below which a resemblance may be chance
 
 
@@ -69,15 +61,6 @@ class Turns:
     answers: list[str]
 
 
-@dataclass
-class _Short:
-    core: list[str]
-    answer: list[str]
-    place: int
-    numeric: bool
-    telling: bool
-
-
 def boilerplate_limit(items: int) -> int:
     """In how many items of a task something may occur and still count: 10, or 1 % of many items, or half of a few.
 
@@ -101,7 +84,7 @@ class Index:
         """For each benchmark its most frequent boilerplate n-gram."""
         self._place = {place: number for number, place in enumerate(self.places)}
         self._questions: dict[str, set[int]] = defaultdict(set)
-        self._shorts: list[_Short] = []
+        self._shorts = Shorts(n)
         by_task: dict[str, list[Item]] = defaultdict(list)
         for item in items:
             self._questions[normalize(item.question)].add(self._place[item.benchmark, item.split])
@@ -113,14 +96,10 @@ class Index:
         for name, group in by_task.items():
             asked = [words(item.question) for item in group]
             kept.append(self._add_grams(name, group, asked))
-            self._add_shorts(group, asked)
+            self._shorts.add(asked, [item.answer for item in group], [self._place[item.benchmark, item.split] for item in group])
             common.append(self._add_shingles(name, group, asked, shingles, owners))
         self._grams = Lookup(*(np.concatenate(part) for part in zip(*kept, strict=True))) if kept else Lookup(_none(), _none())
-        lengths = {len(short.core) for short in self._shorts}
-        self._short = {
-            length: Lookup(*self._hashed([number for number, short in enumerate(self._shorts) if len(short.core) == length], length))
-            for length in lengths
-        }
+        self._shorts.close()
         self._common = np.unique(np.concatenate(common)) if common else _none()
         self._boilerplate_shingles = Lookup(self._common, self._common)
         self._similar = minhash.Similar(shingles, owners, fuzzy)
@@ -151,20 +130,6 @@ class Index:
         pairs = np.unique(np.stack([hashes[counts], place[owner[counts]].astype(np.uint64)], 1), axis=0)
         return pairs[:, 0], pairs[:, 1].astype(np.int32)
 
-    def _add_shorts(self, items: list[Item], asked: list[list[str]]) -> None:
-        first, last = _frame(asked)
-        for item, question in zip(items, asked, strict=True):
-            core = question[first : len(question) - last]
-            if 0 < len(core) < self.n:
-                content = (
-                    sum(len(word) > 3 and word not in _COMMON for word in core)
-                    + sum(len(word) == 1 and word > "\u3000" for word in core) / 3
-                )
-                numeric = all(not word.isalpha() for word in core)
-                self._shorts.append(
-                    _Short(core, words(item.answer), self._place[item.benchmark, item.split], numeric, len(core) >= 4 and content >= 2)
-                )
-
     def _add_shingles(self, name: str, items: list[Item], asked: list[list[str]], shingles: list[Array], owners: list[int]) -> Array:
         """Append each question's distinct shingles; returns the task's boilerplate."""
         given = grams.block(asked)
@@ -181,10 +146,6 @@ class Index:
                 owners.append(self._place[item.benchmark, item.split])
                 self.resembling.setdefault(name, item)
         return common
-
-    def _hashed(self, numbers: list[int], length: int) -> tuple[Array, Array]:
-        _, hashes = _whole([self._shorts[number].core for number in numbers], length)
-        return hashes, np.array(numbers)
 
     # --- searching
 
@@ -216,50 +177,20 @@ class Index:
     def _find_runs(self, given: Block, rows_of: Array, texts: list[list[str]], asked: list[bool], found: list[dict[int, str]]) -> None:
         rows = rows_of[given.text]
         short: list[tuple[int, int, str]] = []
+        turns = Turned(given, rows_of, texts, asked)
         for length, starts, hashes in grams.runs(given.hashes, rows, self.n):
             if length == self.n:
                 for position in self._grams.known(hashes):
                     for place in self._grams.under(hashes[position]):
                         found[rows[starts[position]]].setdefault(int(place), "ngram")
-            elif length in self._short:
-                lookup = self._short[length]
-                for position in lookup.known(hashes):
-                    start = int(starts[position])
-                    for number in lookup.under(hashes[position]):
-                        if match := self._short_match(self._shorts[number], given, start, rows_of, texts, asked):
-                            short.append((int(rows[start]), self._shorts[number].place, match))
+            else:
+                short += [(int(rows[start]), place, how) for start, place, how in self._shorts.find(length, starts, hashes, turns)]
         for match in ("exact", "short"):  # after the n-grams, which are the stronger evidence for a part of a turn
             for row, place, how in short:
                 if how == match == "exact":
                     found[row][place] = "exact"
                 elif how == match:
                     found[row].setdefault(place, match)
-
-    def _short_match(self, short: _Short, given: Block, start: int, rows_of: Array, texts: list[list[str]], asked: list[bool]) -> str:
-        """How a run of words with the hash of a short question is that question: "exact", "short", or "" where it is not."""
-        text = int(given.text[start])
-        turn, at = texts[text], start - int(given.starts[text])
-        end = at + len(short.core)
-        if turn[at:end] != short.core:
-            return ""  # it runs over the end of a turn
-        if asked[text] and len(turn) == len(short.core):
-            return "exact"
-        edge_before, edge_after = turn[at - 1 : at] if at else [], turn[end : end + 1]
-        if short.core[-1] == "=":
-            edge_after = []
-        if _calculates(short.core[0]) and any(map(_calculates, edge_before)):
-            return ""
-        if _calculates(short.core[-1]) and any(_calculates(word) and word != "=" for word in edge_after):
-            return ""
-        if short.numeric:
-            return "short" if asked[text] and len(short.core) >= 3 else ""
-        if short.telling:
-            return "short"
-        if not asked[text] or len(short.core) < 2 or not short.answer:
-            return ""
-        row = rows_of[text]
-        answers = (texts[other] for other in range(text + 1, len(texts)) if rows_of[other] == row and not asked[other])
-        return "short" if any(_holds(answer, short.answer) for answer in answers) else ""
 
     def _find_similar(self, given: Block, rows_of: Array, found: list[dict[int, str]]) -> None:
         starts, hashes = grams.runs_of(grams.without_numbers(given), given.text, minhash.WORDS)
@@ -277,32 +208,8 @@ def _none() -> Array:
     return np.zeros(0, np.uint64)
 
 
-def _whole(texts: list[list[str]], length: int) -> tuple[Array, Array]:
-    given = grams.block(texts)
-    return grams.runs_of(given.hashes, given.text, length)
-
-
 def _frequent(hashes: Array, owner: Array, limit: int) -> tuple[Array, Array]:
     """The hashes that occur in more than `limit` owners, and in how many."""
     pairs = np.unique(np.stack([hashes, owner.astype(np.uint64)], 1), axis=0)
     values, counts = np.unique(pairs[:, 0], return_counts=True)
     return values[counts > limit], counts[counts > limit]
-
-
-def _frame(asked: list[list[str]]) -> tuple[int, int]:
-    """How many words all questions of a task begin and end with; none where there are too few questions to tell."""
-    if len(asked) < 3:
-        return 0, 0
-    shortest = min(map(len, asked))
-    first = next((place for place in range(shortest) if len({question[place] for question in asked}) > 1), shortest)
-    rest = shortest - first
-    last = next((place for place in range(rest) if len({question[-1 - place] for question in asked}) > 1), rest)
-    return first, last
-
-
-def _calculates(word: str) -> bool:
-    return word in SIGNS or word.isdigit()
-
-
-def _holds(text: list[str], part: list[str]) -> bool:
-    return any(text[start : start + len(part)] == part for start in range(len(text) - len(part) + 1))

