@@ -41,13 +41,14 @@ def parse(
     Raises:
         PawlError: UTF-16, a broken JSON array or Parquet file, an unknown kind of file.
     """
-    renamed = {theirs: ours for ours, theirs in (columns or {}).items()}
+    columns = columns or {}
     for where, value, raw in _values(path, shown):
         if isinstance(value, _Broken):
             yield Bad(where, value.reason, raw)
             continue
-        if renamed and isinstance(value, dict):
-            value = {renamed.get(key, key): part for key, part in value.items()}
+        if columns and isinstance(value, dict):
+            others = {key: part for key, part in value.items() if key not in columns and key not in columns.values()}
+            value = others | {ours: value[theirs] for ours, theirs in columns.items() if theirs in value}
         try:
             yield where, question_of(value, form, unanswered=unanswered)
         except ValueError as error:

@@ -42,7 +42,7 @@ class _Short:
 
 
 class Shorts:
-    """The short questions of all tasks, without their tasks' frames: the words that all questions of a task begin and end with."""
+    """The short questions of all tasks, whole and without their task's frame: the words that all its questions begin and end with."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -53,8 +53,10 @@ class Shorts:
         """The questions of one task, as words."""
         first, last = _frame(asked)
         for question, answer, place in zip(asked, answers, places, strict=True):
-            core = question[first : len(question) - last]
-            if 0 < len(core) < self.n:
+            bare = question[first : len(question) - last]
+            for core in [bare] if bare == question else [bare, question]:
+                if not 0 < len(core) < self.n:
+                    continue
                 content = sum(len(word) > 3 and word not in _COMMON for word in core)
                 content += sum(len(word) == 1 and word > "\u3000" for word in core) // 3  # a Chinese word has about two characters
                 numeric = all(not word.isalpha() for word in core)

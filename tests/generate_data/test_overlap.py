@@ -117,7 +117,10 @@ def test_the_control_fails_where_the_search_is_blind(monkeypatch: pytest.MonkeyP
     assert positive_control(index, items)["lists"]["exact"] is False
 
 
-SHOP = "Maria buys 14 pencils and 3 notebooks at the corner shop, gives half of the pencils to her brother Tom and loses one notebook on the way home. How many things does she still have?"
+SHOP = (
+    "Maria buys 14 pencils and 3 notebooks at the corner shop, gives half of the pencils to her brother Tom and loses one notebook on the "
+    "way home. How many things does she still have?"
+)
 
 
 def test_a_question_with_other_numbers_is_found_by_resemblance_alone() -> None:

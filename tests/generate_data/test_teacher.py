@@ -1,4 +1,4 @@
-"""What a teacher answered is paid for once, comes in order, and is never lost; a budget stops cleanly; a fault costs retries, never rows."""
+"""What a teacher answered is paid for once and comes in order; a budget stops cleanly; a fault costs retries, never rows."""
 
 import sqlite3
 from pathlib import Path
