@@ -17,6 +17,8 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -130,7 +132,7 @@ def main(argv: list[str]) -> int:
         for hits in _searched(index, args.train, args.workers):
             found += [{"row": rows + at, "benchmark": hit.benchmark, "split": hit.split, "match": hit.match} for at, hit in hits[1]]
             rows += hits[0]
-    except (PawlError, OSError) as error:
+    except (PawlError, OSError, BrokenProcessPool) as error:
         print(f"decontaminate: error: {error}", file=sys.stderr)
         return 3
     print(json.dumps({"rows": rows, "contaminated": found}, indent=1))
@@ -207,13 +209,13 @@ def _searched(index: Index, path: Path, workers: int) -> Iterator[tuple[int, lis
         return
     pending: deque[Any] = deque()
     # not forked: the threads of rensa would be missing in the copies, which then wait for them for ever
-    with multiprocessing.get_context("spawn").Pool(workers, _share, (index,)) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _share, (index,)) as pool:
         for block in _chained(head, blocks):
-            pending.append(pool.apply_async(_look, (block,)))
+            pending.append(pool.submit(_look, block))
             if len(pending) > 4 * workers:  # bounded: the file is read no faster than it is searched
-                yield pending.popleft().get()
+                yield pending.popleft().result()
         while pending:
-            yield pending.popleft().get()
+            yield pending.popleft().result()
 
 
 def _chained(head: Iterable[Any], rest: Iterable[Any]) -> Iterator[Any]:
