@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.questions import Bad, Question
@@ -41,9 +42,14 @@ def _folder(source: Source) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     patterns = [source.path] if source.path else [f"*{suffix}" for suffix in _SUFFIXES]
+    wanted: dict[str, Any] = {"repo_type": "dataset", "revision": source.revision, "allow_patterns": patterns}
     try:
-        return Path(snapshot_download(source.repo, repo_type="dataset", revision=source.revision, allow_patterns=patterns))
+        return Path(snapshot_download(source.repo, **wanted))
     except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+        try:
+            return Path(snapshot_download(source.repo, **wanted, local_files_only=True))  # a commit does not change
+        except (LocalEntryNotFoundError, OSError):
+            pass
         raise PawlError(
             f"the data set {source.repo} cannot be had from the hub and is not in its cache: {' '.join(str(error).split())[:200]}",
             where=f"{source.repo}@{source.revision}",

@@ -240,10 +240,6 @@ def test_the_hub_is_read_from_its_cache_and_its_absence_names_the_command(root: 
     folder.mkdir(parents=True)
     (folder / "train-00000.jsonl").write_text('{"question": "q", "answer": "a"}\n')
     (folder / "test-00000.jsonl").write_text('{"question": "t", "answer": "a"}\n')
-    monkeypatch.setattr("huggingface_hub._snapshot_download.DEFAULT_ETAG_TIMEOUT", 0.1, raising=False)
-    from stages.generate_data import hub
-
-    monkeypatch.setattr(hub, "_folder", lambda _: folder.parent)
     assert make(root, None, mine=source)["rows"] == 1
     assert trained(root)[0][0]["content"] == "q"
 

@@ -83,6 +83,13 @@ def check_data(data: Data, key: str) -> None:
         if source.recipe and not getattr(data.teacher, source.tier).model:
             at = f"{key}.teacher.{source.tier}"
             raise PawlError(f"{key}.sources.{name}.recipe needs a teacher", where=f"{at}.model", fix=f"set {at}.base_url and {at}.model")
+        if source.recipe and source.candidates > 1 and not getattr(data.teacher, source.tier).temperature:
+            at = f"{key}.teacher.{source.tier}.temperature"
+            raise PawlError(
+                f"{at} is 0, so that {source.candidates} candidates would be one",
+                where=at,
+                fix=f"raise it, or set {key}.sources.{name}.candidates to 1",
+            )
         if source.kind == "procedural" and source.weight and not data.max_rows and not source.count:
             what = f"{key}.sources.{name} has a weight but no end"
             raise PawlError(what, where=f"{key}.max_rows", fix=f"set {key}.max_rows, or {key}.sources.{name}.count")
