@@ -24,6 +24,7 @@ from stages.common.schema import LLM
 from stages.generate_data.replies import Replies, key_of
 
 T = TypeVar("T")
+_GRACE_S = 10.0  # for requests in flight when the reader stops, as at Ctrl-C
 _WINDOW = 4  # times the concurrency: a slow reply holds back the results behind it, not the requests
 
 
@@ -140,7 +141,7 @@ class Teacher:
         finally:
             self._todo.clear()
             if self._tasks:  # the reader stopped early: what is paid for is kept all the same
-                self._loop.run_until_complete(self._settle())
+                self._loop.run_until_complete(self._settle(_GRACE_S))
 
     def _slot(self, request: Any, messages: list[dict[str, str]], seed: int) -> _Slot:
         key = key_of(self.asking, messages, seed)
@@ -214,10 +215,10 @@ class Teacher:
         if not task.cancelled() and (error := task.exception()):
             self._error = error  # a full disk, or a bug of ours: it must be seen, not waited for
 
-    async def _settle(self) -> None:
-        """Let what is in flight come to its end: it is paid for."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+    async def _settle(self, limit_s: float | None = None) -> None:
+        """Let what is in flight come to its end, within `limit_s` seconds: it is paid for."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=limit_s)
 
     async def _close(self) -> None:
         for task in set(self._tasks):
