@@ -90,7 +90,7 @@ def positive_control(index: Index, items: Sequence[Item]) -> dict[str, dict[str,
 
     exact: a row with the item's question. embedded: the question inside a longer row. wrapped: the same between two runs of the
     benchmark's own boilerplate. paraphrase: the question with other numbers and another beginning. boilerplate: a row of that boilerplate
-    alone, which must not be found. None: it cannot be tried, because the items are too short for it, or there is no boilerplate.
+    alone, in which no n-gram may be found. None: it cannot be tried, because the items are too short for it, or there is no boilerplate.
     """
     results: dict[str, dict[str, bool | None]] = {}
     for name in sorted({item.benchmark for item in items}):
@@ -107,7 +107,7 @@ def positive_control(index: Index, items: Sequence[Item]) -> dict[str, dict[str,
             "embedded": found(f"Somebody once asked me this on a train: {planted} I had to think about it.", "So did I.") if long else None,
             "wrapped": found(f"{frame} {planted} {frame}", "an answer") if long and frame else None,
             "paraphrase": found(paraphrase(similar.question), "an answer") if similar else None,
-            "boilerplate": not found(frame, "") if frame else None,
+            "boilerplate": not found(frame, "", "ngram") if frame else None,
         }
     return results
 
