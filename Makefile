@@ -47,6 +47,9 @@ gpu-check: .venv/ready .venv-serve/ready  ## on a machine with a GPU: train ther
 bench-train: .venv/ready  ## what the stage train costs over llamafactory-cli itself, in pairs
 	@python -m tests.train.overhead
 
+bench-data: .venv/ready | $(UV)  ## measure the data stage: teacher against distilabel, decontamination of a million rows
+	@python benchmarks/data.py
+
 serve-env: .venv-serve/ready  ## vLLM in its own environment (GPU build where there is a GPU)
 
 clean:  ## remove environments and scratch files; results, caches and models stay
@@ -82,4 +85,4 @@ SERVE := $(if $(shell command -v nvidia-smi),serve-gpu,serve-cpu)
 	@.uv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@
 
-.PHONY: help run test check ui page doctor serve-env clean lock gpu-check bench-train
+.PHONY: help run test check ui page doctor serve-env clean lock gpu-check bench-train bench-data

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-FAULTS = ("429", "500", "401", "hang", "cut", "shape", "html", "no_json", "no_usage", "null", "no_choices", "error_200", "length")
+FAULTS = ("429", "500", "400", "401", "hang", "cut", "shape", "html", "no_json", "no_usage", "null", "no_choices", "error_200", "length")
 
 
 def echo(body: dict[str, Any]) -> str:
@@ -101,6 +101,8 @@ class FakeServer:
             return handler.send(429, {"error": {"message": "slow down"}}, Retry_After=self.retry_after_s)
         if fault == "500":
             return handler.send(500, {"error": {"message": "something broke"}})
+        if fault == "400":
+            return handler.send(400, {"error": {"message": "the prompt is too long"}})
         if fault == "401":
             return handler.send(401, {"error": {"message": f"wrong key: {handler.headers.get('Authorization', '')}"}})
         if fault == "hang":

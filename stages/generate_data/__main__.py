@@ -1,115 +1,114 @@
-"""Make the training data: read or draw every source, filter, remove what the benchmark holds too, shuffle.
+"""Make the training data: read, draw or ask for every source, filter, remove what the benchmark holds too, sample, shuffle.
 
 python -m stages.generate_data
+python -m stages.generate_data decontaminate --train ROWS.jsonl --items NAME:SPLIT=ITEMS.jsonl ...      only the search, on any files
 
-Writes data/train (train.jsonl, OpenAI messages, and dataset_info.json for LLaMA-Factory), reports/generate_data.json and
-reports/data_card.md. Filters, in order: unusable rows, exact duplicates, decontamination, length. No report holds an item's text.
+Writes data/train (train.jsonl, and eval.jsonl where data.eval_fraction is set, with dataset_info.json for LLaMA-Factory; rejected.jsonl,
+every row that was removed and why), reports/generate_data.json and reports/data_card.md. No report holds an item's text.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import random
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from stages.common.config import load_params
-from stages.common.errors import PawlError, run_main
-from stages.common.files import ROOT, fresh_folder, read_jsonl, write_json, write_jsonl, write_text
-from stages.common.items import SPLITS
+from stages.common.errors import run_main
+from stages.common.files import ROOT, fresh_folder, main_root, write_json, write_text
 from stages.common.models import base_model
 from stages.common.process import stage_lock
 from stages.common.schema import Data
-from stages.generate_data import card, overlap, sources, tokens
-from stages.generate_data.rows import Counts, Filters, Kept, Messages, quantiles, table
-
-# 0.9.5 takes a tag that is absent for None, so all are named; "sharegpt" is its name for role-and-content turns
-DATASET_INFO = {
-    "train": {
-        "file_name": "train.jsonl",
-        "formatting": "sharegpt",
-        "columns": {"messages": "messages"},
-        "tags": {
-            "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant", "system_tag": "system",
-            "observation_tag": "observation", "function_tag": "function",
-        },
-    }
-}  # fmt: skip
+from stages.generate_data import card, decontaminate, sources, spool, tokens
+from stages.generate_data.filters import Filters
+from stages.generate_data.replies import Replies
+from stages.generate_data.rows import Counts, Messages, dataset_info, quantiles
+from stages.generate_data.teacher import Budget, Teacher
 
 
-def read_items(benchmark: Path) -> list[overlap.Item]:
-    """Every validation and test item under data/benchmark.
-
-    Raises:
-        PawlError: there are none, or a file is broken.
-    """
-    items = []
-    for split in SPLITS:
-        for path in sorted((benchmark / split).glob("*.jsonl")):
-            items += [overlap.Item(row["benchmark"], split, row["question"], row["answer"]) for row in read_jsonl(path)]
-    if {item.split for item in items} != set(SPLITS):
-        raise PawlError("there are no benchmark items to compare with", where=str(benchmark), fix="run 'dvc repro build_benchmark'")
-    return items
-
-
-def control(index: overlap.Index, items: list[overlap.Item]) -> dict[str, dict[str, bool | None]]:
-    """The positive control of the decontamination; a search that finds nothing must not pass for clean data."""
-    results = overlap.positive_control(index, [item for item in items if item.split == "val"])
-    for name, result in results.items():
-        if failed := [kind for kind, passed in result.items() if passed is False]:
-            what = f"the decontamination misses a planted item of {name} ({', '.join(failed)})"
-            raise PawlError(
-                what,
-                where="stages/generate_data/overlap.py",
-                fix="training data cannot be trusted: this is a bug, or data.ngram does not suit the items",
-            )
-    return results
-
-
-def summarize(data: Data, rows: list[Kept], counts: dict[str, Counts], filters: Filters, controls: dict[str, Any]) -> dict[str, Any]:
-    """What reports/generate_data.json says."""
-    looked_at = sum(count.read - count.bad - count.duplicates for count in counts.values())
-    found = sum(count.contaminated for count in counts.values())
+def summarize(data: Data, filters: Filters, train: list[int], held_out: list[int], teachers: dict[str, Teacher]) -> dict[str, Any]:
+    """What reports/generate_data.json says, but for the positive control: the same whether replies were paid for now or before."""
+    kept = spool.tally(filters.spool, train + held_out)
+    for number, count in enumerate(filters.counts.values()):
+        count.kept = kept[number]
+        count.unused = count.read - count.removed() - count.kept
+    searched, found = sum(filters.searched.values()), sum(count.contaminated for count in filters.counts.values())
     return {
         "name": data.name,
-        "rows": len(rows),
+        "kind": next(iter(filters.kinds)),
+        "rows": len(train),
+        "eval_rows": len(held_out),
         "seed": data.seed,
-        "sources": {name: asdict(count) for name, count in counts.items()},
-        "tokens": quantiles(row.tokens for row in rows),
-        "contamination": {"fraction": found / looked_at, "hits": [asdict(hit) | {"rows": n} for hit, n in sorted(filters.hits.items())]},
-        "positive_control": controls,
+        "sources": {name: asdict(count) for name, count in filters.counts.items()},
+        "filters": [{"filter": name, **flow} for name, flow in filters.flow.items()],
+        "tokens": quantiles(filters.spool.tokens[number] for number in train),
+        "contamination": {"fraction": found / searched if searched else 0.0, "hits": filters.hit_list()},
+        "teacher": {tier: {"model": teacher.llm.model, **asdict(teacher.usage)} for tier, teacher in sorted(teachers.items())},
     }
 
 
-def make(data: Data, cutoff_len: int, count_tokens: Callable[[Messages], int], root: Path) -> dict[str, Any]:
-    """Build and write everything under `root`, and return the report."""
-    items = read_items(root / "data" / "benchmark")
-    index = overlap.Index(items, data.ngram)
-    controls = control(index, items)
-    filters = Filters(index, count_tokens, cutoff_len)
-    rows, counts = sources.gather(data, filters)
-    report = summarize(data, rows, counts, filters, controls)
-    with fresh_folder(root / "data" / "train") as folder:
-        write_jsonl(folder / "train.jsonl", table(rows))
-        write_json(folder / "dataset_info.json", DATASET_INFO)
-    write_text(root / "reports" / "data_card.md", card.write(data, rows, report))
+def make(data: Data, cutoff_len: int, count_tokens: Callable[[list[Messages]], list[int]], root: Path, home: Path) -> dict[str, Any]:
+    """Build and write everything under `root`, and return the report. The cache of replies lies under `home`."""
+    index, controls = decontaminate.search(decontaminate.read_items(root / "data" / "benchmark"), data.ngram, data.fuzzy)
+    teachers: dict[str, Teacher] = {}
+    with fresh_folder(root / "data" / "train") as folder, ExitStack() as stack:
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        rejected = stack.enter_context(open(folder / "rejected.jsonl", "w", encoding="utf-8", errors="backslashreplace"))
+        rows = spool.Spool(scratch / "rows")
+        counts = {name: Counts() for name in data.sources}
+        note = lambda removed: rejected.write(json.dumps(removed, ensure_ascii=False) + "\n")  # noqa: E731
+        filters = Filters(data, index, count_tokens, cutoff_len, rows, scratch, note, counts)
+        budget = Budget(data.teacher.max_tokens, data.teacher.max_cost)
+        replies = cache(lambda: stack.enter_context(Replies(home / ".pawl" / "teacher" / "replies.sqlite")))
+
+        def teacher(tier: str) -> Teacher:
+            if tier not in teachers:
+                made = Teacher(getattr(data.teacher, tier), replies(), budget, f"data.teacher.{tier}")
+                teachers[tier] = stack.enter_context(made)
+            return teachers[tier]
+
+        sources.gather(data, filters, teacher, scratch)
+        train, held_out = spool.hold_out(spool.select(data, rows), rows, data.eval_fraction)
+        report = summarize(data, filters, train, held_out, teachers) | {"positive_control": controls}
+        parts = {"train": train, "eval": held_out} if held_out else {"train": train}
+        for name, chosen in parts.items():
+            with open(folder / f"{name}.jsonl", "wb") as file:
+                file.writelines(rows.lines(chosen))
+        write_json(folder / "dataset_info.json", dataset_info(report["kind"], parts))
+        shown = random.Random(f"{data.seed}\0card").sample(train, min(card.SAMPLES, len(train)))
+        samples = [card.sample_text(line) for line in rows.lines(shown)]
+        filters.close()
+        stack.close()  # every reply is on disk before the folder takes its name
+    write_text(root / "reports" / "data_card.md", card.write(data, report, samples))
     write_json(root / "reports" / "generate_data.json", report)
+    if budget.requests:
+        print(f"generate_data: paid for {budget.requests} replies in this run, cost {budget.cost:.4g}; the others were in the cache")
     return report
 
 
-def main() -> None:
+def main() -> int:
+    if sys.argv[1:2] == ["decontaminate"]:
+        return decontaminate.main(sys.argv[2:])
     form = argparse.RawDescriptionHelpFormatter
     argparse.ArgumentParser(prog="python -m stages.generate_data", description=__doc__, formatter_class=form).parse_args()
-    with stage_lock("generate_data"), load_params("data", "train.cutoff_len", inputs=["data/local"]) as params:
+    with stage_lock("generate_data"), load_params("data", "train.cutoff_len", inputs=["data/local", "prompts/generate_data"]) as params:
         _, model = base_model()
-        report = make(params.data, params.train.cutoff_len, tokens.counter(model), ROOT)
+        report = make(params.data, params.train.cutoff_len, tokens.counter(model), ROOT, main_root())
         for name, count in report["sources"].items():
             print(f"generate_data: {name}: " + ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in count.items() if number))
         total, share = report["tokens"]["total"], report["contamination"]["fraction"]
         print(
             f"generate_data: {report['rows']} rows, {total:,} tokens; {share:.1%} of the different rows were in the benchmark and are gone"
         )
+    return 0
 
 
 if __name__ == "__main__":

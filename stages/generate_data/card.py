@@ -3,49 +3,64 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
-from stages.common.schema import Data
-from stages.generate_data.rows import Kept, messages
+from stages.common.schema import Data, Source
 
+SAMPLES = 10
 _LONGEST = 1000  # characters of a sample row
+_COLUMNS = {"read": "Read", "bad": "Bad", "duplicates": "Duplicates", "contaminated": "In the benchmark", "too_long": "Too long"}
+_SELDOM = ("refused", "unverified", "empty", "refusal", "format", "language", "near_duplicates")
 
 
-def write(data: Data, rows: list[Kept], report: dict[str, Any]) -> str:
-    """The card as Markdown: sources, licences, counts, and ten rows drawn by the data's seed."""
-    kept, tokens, seed = len(rows), report["tokens"], data.seed
+def write(data: Data, report: dict[str, Any], samples: Sequence[str]) -> str:
+    """The card as Markdown: sources, licences, counts, and rows drawn by the data's seed, as JSON."""
+    tokens, sources = report["tokens"], report["sources"]
+    seldom = [name for name in _SELDOM if any(source[name] for source in sources.values())]
+    columns = _COLUMNS | {name: name.replace("_", " ").capitalize() for name in seldom} | {"unused": "Unused", "kept": "Kept"}
+    held = f" and {report['eval_rows']} held out for the loss" if report["eval_rows"] else ""
     lines = [
         f"# Training data: {_plain(data.name)}",
         "",
-        f"{kept} rows, {tokens['total']} tokens ({tokens['p50']} in the median row, {tokens['max']} in the longest), seed {seed}.",
+        f"{report['rows']} rows{held}, {tokens['total']} tokens ({tokens['p50']} in the median row, {tokens['max']} in the longest), "
+        f"seed {data.seed}.",
         "",
-        "| Source | Origin | Licence | Read | Bad | Duplicates | In the benchmark | Too long | Unused | Kept |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| Source | Origin | Licence | " + " | ".join(columns.values()) + " |",
+        "|---" * (len(columns) + 3) + "|",
     ]
     for name, source in data.sources.items():
-        origin = {
-            "procedural": f"reasoning_gym {source.task} {source.settings or ''}",
-            "wheel": f"{source.package} {source.path}",
-            "jsonl": source.path,
-        }
-        count = report["sources"][name]
-        cells = [name, origin[source.kind], source.licence or "not stated"]
-        cells += [str(count[key]) for key in ("read", "bad", "duplicates", "contaminated", "too_long", "unused", "kept")]
+        cells = [name, _origin(source, data), source.licence or "not stated", *(str(sources[name][key]) for key in columns)]
         lines.append("| " + " | ".join(map(_plain, cells)) + " |")
     share = report["contamination"]["fraction"]
     lines += [
         "",
-        f"Rows with a question of the benchmark, or {data.ngram} words in a row of an item, were removed ({share:.1%}).",
-        "",
-        f"## {min(10, kept)} of {kept} rows",
-        "",
+        f"Rows with a question of the benchmark, or {data.ngram} words in a row of an item, or a question like one but for its numbers, "
+        f"were removed ({share:.1%}).",
     ]
-    for row in random.Random(f"{seed}\0card").sample(rows, min(10, kept)):
-        lines += [_fenced(json.dumps(messages(row.question), ensure_ascii=False)), ""]
+    for tier, usage in report["teacher"].items():
+        lines += ["", _plain(f"The {tier} teacher, {usage['model']}, gave {usage['requests']} replies: {usage['prompt_tokens']} prompt and "
+                             f"{usage['output_tokens']} output tokens, cost {usage['cost']:.4g}.")]  # fmt: skip
+    lines += ["", f"## {len(samples)} of {report['rows']} rows", ""]
+    for sample in samples:
+        lines += [_fenced(sample), ""]
     return "\n".join(lines)
+
+
+def sample_text(line: bytes) -> str:
+    """A row of the file as the card shows it: the conversation alone where that is all there is."""
+    row = json.loads(line)
+    return json.dumps(row["messages"] if list(row) == ["messages"] else row, ensure_ascii=False)
+
+
+def _origin(source: Source, data: Data) -> str:
+    origin = {
+        "procedural": f"reasoning_gym {source.task} {source.settings or ''}", "wheel": f"{source.package} {source.path}",
+        "hub": f"{source.repo} {source.subset} {source.split} at {source.revision[:12]}",
+    }.get(source.kind, source.path)  # fmt: skip
+    return f"{origin}, {source.recipe} by {getattr(data.teacher, source.tier).model}" if source.recipe else origin
 
 
 def _plain(text: str) -> str:

@@ -1,29 +1,37 @@
-"""Does a training row hold a benchmark item? Exact match of the question, and shared n-grams of words.
+"""Does a training row hold a benchmark item? Four ways to know, named in the hit:
 
-A word is a run of letters and digits, or one sign of arithmetic ("4 - 1" is not "4 + 1"); other punctuation does not count.
+exact   the question is one of the row's turns, with its instruction or without
+ngram   `n` words in a row of the item, anywhere in the row
+short   a question of fewer than `n` words, whole, inside a longer turn
+fuzzy   the question with other numbers or a few other words (MinHash over three words in a row, numbers as one word)
+
 An item's words are those of its question and its answer; a row's are those of all its turns.
 
 Most benchmarks put the same instruction around each item (in word_sequence_reversal 26 words of 34), and a row that shares only that
 has seen no item. So what repeats within a benchmark is no evidence:
-- an n-gram that occurs in more than max(1, min(10, 5 %)) items of one task is boilerplate, and so is every word that it covers;
+- what occurs in more items of a task than `boilerplate_limit` says is boilerplate, and so is every word that it covers;
 - an n-gram counts only if at least a quarter of its words (3 of 13) are not boilerplate, since the last words of an instruction
-  and the first word of an item stand in many rows that are not the item.
-The limit is low, and at most 10, because what is taken for boilerplate is not searched for: in a task of 200 items a passage that
-ten of them ask about is still evidence, one that eleven ask about is not. The exact rule does not depend on it. An item without an
-n-gram that counts (too short, or boilerplate throughout) is found by its question alone.
+  and the first word of an item stand in many rows that are not the item;
+- the words that all questions of a task begin and end with are its frame, and the question without them is what the short rule looks for.
+The limit is low, because what is taken for boilerplate is not searched for. The exact rule does not depend on it.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stages.common.questions import normalize
+import numpy as np
 
-_CJK = "\u3040-\u30ff\u3400-\u9fff"  # written without blanks, so each character is a word
-_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+|[-+*/=<>^%\u00d7\u00f7\u2212\u00b1\u221a]")
+from stages.common.questions import normalize
+from stages.generate_data import grams, minhash
+from stages.generate_data.grams import Array, Block, Lookup, words
+from stages.generate_data.shorts import Shorts, Turned
+
+__all__ = ["Hit", "Index", "Item", "Turns", "boilerplate_limit", "words"]
+
+_FEWEST_SHINGLES = 8  # of a question without boilerplate, below which a resemblance may be chance
 
 
 @dataclass(frozen=True, order=True)
@@ -38,95 +46,170 @@ class Item:
 
 @dataclass(frozen=True, order=True)
 class Hit:
-    """What a row shares with a benchmark: `match` is "exact" (the question) or "ngram"."""
+    """What a row shares with a benchmark."""
 
     benchmark: str
     split: str
     match: str
 
 
-def words(text: str) -> list[str]:
-    return _WORD.findall(normalize(text))
+@dataclass
+class Turns:
+    """A row as the search sees it: the user's turns and all else before the answer, and the answer (or two, of a pair)."""
+
+    prompts: list[str]
+    answers: list[str]
 
 
 def boilerplate_limit(items: int) -> int:
-    """In how many items of a task an n-gram may occur and still count."""
-    return max(1, min(10, items // 20))
+    """In how many items of a task something may occur and still count: 10, or 1 % of many items, or half of a few.
+
+    A passage that several items ask about is evidence; an instruction stands in most items, or in one of a hundred where a benchmark
+    has a hundred instructions.
+    """
+    return min(max(10, items // 100), max(1, items // 2))
 
 
 class Index:
-    """The benchmark's items, ready to be looked up. Memory: about 100 bytes for each word of the benchmark."""
+    """The benchmark's items, ready to be looked up. Memory: about 40 bytes for each word of the benchmark, and the questions."""
 
-    def __init__(self, items: Sequence[Item], n: int) -> None:
+    def __init__(self, items: Sequence[Item], n: int, fuzzy: float = 0.6) -> None:
         self.n = n
-        self._questions: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        self._grams: dict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
+        self.places = sorted({(item.benchmark, item.split) for item in items})
         self.distinctive: dict[str, Item] = {}
         """For each benchmark the first item that n-grams of its question alone can find."""
-        self.boilerplate: dict[str, tuple[str, ...]] = {}
+        self.resembling: dict[str, Item] = {}
+        """For each benchmark the first item that the fuzzy search can find."""
+        self.boilerplate: dict[str, str] = {}
         """For each benchmark its most frequent boilerplate n-gram."""
+        self._place = {place: number for number, place in enumerate(self.places)}
+        self._questions: dict[str, set[int]] = defaultdict(set)
+        self._shorts = Shorts(n)
         by_task: dict[str, list[Item]] = defaultdict(list)
         for item in items:
-            self._questions[normalize(item.question)].add((item.benchmark, item.split))
+            self._questions[normalize(item.question)].add(self._place[item.benchmark, item.split])
             by_task[item.benchmark].append(item)
+        kept: list[tuple[Array, Array]] = []
+        common: list[Array] = []
+        shingles: list[Array] = []
+        owners: list[int] = []
         for name, group in by_task.items():
-            self._add(name, group)
+            asked = [words(item.question) for item in group]
+            kept.append(self._add_grams(name, group, asked))
+            self._shorts.add(asked, [item.answer for item in group], [self._place[item.benchmark, item.split] for item in group])
+            common.append(self._add_shingles(name, group, asked, shingles, owners))
+        self._grams = Lookup(*(np.concatenate(part) for part in zip(*kept, strict=True))) if kept else Lookup(_none(), _none())
+        self._shorts.close()
+        self._common = np.unique(np.concatenate(common)) if common else _none()
+        self._boilerplate_shingles = Lookup(self._common, self._common)
+        self._similar = minhash.Similar(shingles, owners, fuzzy)
 
-    def _add(self, name: str, items: list[Item]) -> None:
-        texts = [words(f"{item.question} {item.answer}") for item in items]
-        counts = Counter(gram for text in texts for gram in set(_grams(text, self.n)))
-        limit = boilerplate_limit(len(items))
-        common = {gram: count for gram, count in counts.items() if count > limit}
-        if common:
-            self.boilerplate[name] = max(common, key=lambda gram: (common[gram], gram))
-        for item, text in zip(items, texts, strict=True):
-            covered = [False] * len(text)
-            for start, gram in enumerate(_grams(text, self.n)):
-                if gram in common:
-                    covered[start : start + self.n] = [True] * self.n
-            asked = len(words(item.question))
-            for start, gram in enumerate(_grams(text, self.n)):
-                if gram not in common and self.n - sum(covered[start : start + self.n]) >= max(1, self.n // 4):
-                    self._grams[gram].add((name, item.split))
-                    if start + self.n <= asked:
-                        self.distinctive.setdefault(name, item)
+    # --- building
+
+    def _add_grams(self, name: str, items: list[Item], asked: list[list[str]]) -> tuple[Array, Array]:
+        """The n-grams of a task that count, and the place of each."""
+        given = grams.block([question + words(item.answer) for question, item in zip(asked, items, strict=True)])
+        starts, hashes = grams.runs_of(given.hashes, given.text, self.n)
+        owner = given.text[starts]
+        frequent = _frequent(hashes, owner, boilerplate_limit(len(items)))
+        is_common = np.isin(hashes, frequent[0])
+        if len(frequent[0]):
+            first = starts[hashes == frequent[0][np.argmax(frequent[1])]][0]
+            self.boilerplate[name] = " ".join(given.words[first : first + self.n])
+        covered = np.zeros(len(given.words) + 1, np.int64)  # how many boilerplate n-grams lie over each word
+        np.add.at(covered, starts[is_common], 1)
+        ends = starts[is_common] + self.n
+        np.add.at(covered, ends, -1)
+        own = np.concatenate([[0], np.cumsum(np.cumsum(covered)[: len(given.words)] == 0)])
+        counts = ~is_common & (own[starts + self.n] - own[starts] >= max(1, self.n // 4))
+        length = np.array([len(question) for question in asked])
+        in_question = counts & (starts + self.n - given.starts[owner] <= length[owner])
+        if in_question.any():
+            self.distinctive[name] = items[int(owner[in_question].min())]
+        place = np.array([self._place[item.benchmark, item.split] for item in items], np.int32)
+        pairs = np.unique(np.stack([hashes[counts], place[owner[counts]].astype(np.uint64)], 1), axis=0)
+        return pairs[:, 0], pairs[:, 1].astype(np.int32)
+
+    def _add_shingles(self, name: str, items: list[Item], asked: list[list[str]], shingles: list[Array], owners: list[int]) -> Array:
+        """Append each question's distinct shingles; returns the task's boilerplate."""
+        given = grams.block(asked)
+        starts, hashes = grams.runs_of(grams.without_numbers(given), given.text, minhash.WORDS)
+        owner = given.text[starts]
+        common, _ = _frequent(hashes, owner, boilerplate_limit(len(items)))
+        keep = ~np.isin(hashes, common)
+        hashes, owner = hashes[keep], owner[keep]
+        edges = np.searchsorted(owner, np.arange(len(items) + 1))
+        for number, item in enumerate(items):
+            own = np.unique(hashes[edges[number] : edges[number + 1]])
+            if len(own) >= _FEWEST_SHINGLES:
+                shingles.append(own)
+                owners.append(self._place[item.benchmark, item.split])
+                self.resembling.setdefault(name, item)
+        return common
+
+    # --- searching
 
     def find(self, prompts: Sequence[str], answer: str) -> list[Hit]:
-        """What a row with these user turns (and other text before the answer) and this answer shares with the benchmark.
+        """What one row shares with the benchmark, sorted; for each benchmark and split the first of exact, ngram, short and fuzzy."""
+        return self.find_all([Turns(list(prompts), [answer])])[0]
 
-        An exact match is named alone where there is one for that benchmark and split.
-        """
-        found = {place: "exact" for prompt in prompts for place in self._questions.get(normalize(prompt), ())}
-        for gram in _grams(words(" ".join([*prompts, answer])), self.n):
-            for place in self._grams.get(gram, ()):
-                found.setdefault(place, "ngram")
-        return sorted(Hit(*place, match) for place, match in found.items())
+    def find_all(self, rows: Sequence[Turns]) -> list[list[Hit]]:
+        """`find` for many rows at once, which is much faster than one by one."""
+        found: list[dict[int, str]] = [{} for _ in rows]
+        texts: list[list[str]] = []
+        row_of: list[int] = []
+        asked: list[bool] = []
+        for number, row in enumerate(rows):
+            for text, is_prompt in [*((text, True) for text in row.prompts), *((text, False) for text in row.answers)]:
+                plain = normalize(text)
+                if is_prompt:
+                    for place in self._questions.get(plain, ()):
+                        found[number].setdefault(place, "exact")
+                texts.append(grams._WORD.findall(plain))
+                row_of.append(number)
+                asked.append(is_prompt)
+        given = grams.block(texts)
+        rows_of = np.array(row_of, np.int32)
+        self._find_runs(given, rows_of, texts, asked, found)
+        self._find_similar(given, rows_of, found)
+        return [sorted(Hit(*self.places[place], match) for place, match in places.items()) for places in found]
+
+    def _find_runs(self, given: Block, rows_of: Array, texts: list[list[str]], asked: list[bool], found: list[dict[int, str]]) -> None:
+        rows = rows_of[given.text]
+        short: list[tuple[int, int, str]] = []
+        turns = Turned(given, rows_of, texts, asked)
+        for length, starts, hashes in grams.runs(given.hashes, rows, self.n):
+            if length == self.n:
+                for position in self._grams.known(hashes):
+                    for place in self._grams.under(hashes[position]):
+                        found[rows[starts[position]]].setdefault(int(place), "ngram")
+            else:
+                short += [(int(rows[start]), place, how) for start, place, how in self._shorts.find(length, starts, hashes, turns)]
+        for match in ("exact", "short"):  # after the n-grams, which are the stronger evidence for a part of a turn
+            for row, place, how in short:
+                if how == match == "exact":
+                    found[row][place] = "exact"
+                elif how == match:
+                    found[row].setdefault(place, match)
+
+    def _find_similar(self, given: Block, rows_of: Array, found: list[dict[int, str]]) -> None:
+        starts, hashes = grams.runs_of(grams.without_numbers(given), given.text, minhash.WORDS)
+        keep = np.ones(len(hashes), bool)
+        keep[self._boilerplate_shingles.known(hashes)] = False
+        owner, hashes = given.text[starts][keep], hashes[keep]
+        texts, counts = np.unique(owner, return_counts=True)
+        enough = counts >= _FEWEST_SHINGLES // 2
+        chosen = np.repeat(enough, counts)
+        for text, place in self._similar.find(hashes[chosen], counts[enough]):
+            found[rows_of[texts[enough][text]]].setdefault(place, "fuzzy")
 
 
-def _grams(text: list[str], n: int) -> Iterator[tuple[str, ...]]:
-    return zip(*(text[start:] for start in range(n)), strict=False)
+def _none() -> Array:
+    return np.zeros(0, np.uint64)
 
 
-def positive_control(index: Index, items: Sequence[Item]) -> dict[str, dict[str, bool | None]]:
-    """Plant items in rows and look whether they are found: {benchmark: {exact, embedded, wrapped, boilerplate}}, True where all is well.
-
-    exact: a row with the item's question. embedded: the question inside a longer row. wrapped: the same between two runs of the
-    benchmark's own boilerplate. boilerplate: a row of that boilerplate alone, which must not be found.
-    None: it cannot be tried, because the items are too short for n-grams, or there is no boilerplate.
-    """
-    results: dict[str, dict[str, bool | None]] = {}
-    for name in sorted({item.benchmark for item in items}):
-        first, long = next(item for item in items if item.benchmark == name), index.distinctive.get(name)
-        frame = " ".join(index.boilerplate.get(name, ()))
-
-        def found(prompt: str, answer: str, name: str = name) -> bool:
-            return any(hit.benchmark == name for hit in index.find([prompt], answer))
-
-        planted = long.question if long else ""
-        results[name] = {
-            "exact": found(f"\t {first.question} \n", "an answer"),
-            "embedded": found(f"Somebody once asked me this on a train: {planted} I had to think about it.", "So did I.") if long else None,
-            "wrapped": found(f"{frame} {planted} {frame}", "an answer") if long and frame else None,
-            "boilerplate": not found(frame, "") if frame else None,
-        }
-    return results
+def _frequent(hashes: Array, owner: Array, limit: int) -> tuple[Array, Array]:
+    """The hashes that occur in more than `limit` owners, and in how many."""
+    pairs = np.unique(np.stack([hashes, owner.astype(np.uint64)], 1), axis=0)
+    values, counts = np.unique(pairs[:, 0], return_counts=True)
+    return values[counts > limit], counts[counts > limit]

@@ -1,90 +1,104 @@
-"""Training rows: from questions to conversations, and the filters that they pass."""
+"""Training rows: from questions to what LLaMA-Factory reads, and what became of each."""
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from stages.common.questions import Question
-from stages.generate_data.overlap import Hit, Index
+from stages.common.shapes import Question
 
 Messages = list[dict[str, str]]
+KINDS = ("sft", "dpo", "kto")
 
 
-def messages(question: Question) -> Messages:
-    """The row as a conversation, in OpenAI's form."""
-    turns = [*question.context, ("user", question.question), ("assistant", question.answer)]
-    return [{"role": role, "content": content} for role, content in turns]
+@dataclass
+class Row:
+    """A row on its way: where it comes from (file:line, or the number of the draw) and what it says."""
+
+    question: Question
+    source: str
+    where: str
 
 
 @dataclass
 class Counts:
-    """What became of the rows of one source; `read` is the sum of the others. `unused`: beyond its `count` or `data.max_rows`."""
+    """What became of the rows of one source; `read` is the sum of the others. `unused`: beyond its count, its share or `data.max_rows`.
+
+    `unverified`: the teacher's answer was not shown to be right; `refused`: the teacher's server would not answer.
+    """
 
     read: int = 0
     bad: int = 0
+    refused: int = 0
+    unverified: int = 0
+    empty: int = 0
+    refusal: int = 0
+    format: int = 0
+    language: int = 0
     duplicates: int = 0
+    near_duplicates: int = 0
     contaminated: int = 0
     too_long: int = 0
     unused: int = 0
     kept: int = 0
 
-
-@dataclass
-class Kept:
-    """A row that passed: its question, its source and its length in tokens."""
-
-    question: Question
-    source: str
-    tokens: int
+    def removed(self) -> int:
+        """How many rows are gone before a sample is drawn."""
+        return sum(value for name, value in vars(self).items() if name not in ("read", "unused", "kept"))
 
 
-@dataclass
-class Filters:
-    """Exact duplicates, then decontamination, then length, over all sources together.
+def kind_of(question: Question) -> str:
+    return "dpo" if question.rejected else "kto" if question.label is not None else "sft"
 
-    Args:
-        count_tokens: the length of a whole conversation as the model sees it.
-        cutoff_len: tokens; a longer row is removed, never cut, since a cut row ends where its answer does not.
-    """
 
-    index: Index
-    count_tokens: Callable[[Messages], int]
-    cutoff_len: int
-    hits: Counter[Hit] = field(default_factory=Counter)
-    _seen: set[bytes] = field(default_factory=set)
+def answer_of(question: Question, think_tags: bool) -> str:
+    """The assistant's turn. The tags are written here and nowhere else, so that no model can forget to close one."""
+    if not question.reasoning:
+        return question.answer
+    reasoning = question.reasoning.strip()
+    return f"<think>\n{reasoning}\n</think>\n\n{question.answer}" if think_tags else f"{reasoning}\n\n{question.answer}"
 
-    def keep(self, question: Question, source: str, counts: Counts) -> Kept | None:
-        """The row if it passes, counted either way."""
-        counts.read += 1
-        text = "\0".join([*(f"{role}\0{content}" for role, content in question.context), question.question, question.answer])
-        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        if digest in self._seen:
-            counts.duplicates += 1
-            return None
-        self._seen.add(digest)
-        hits = self.index.find([*(content for _, content in question.context), question.question], question.answer)
-        if hits:
-            counts.contaminated += 1
-            self.hits.update(hits)
-            return None
-        tokens = self.count_tokens(messages(question))
-        if tokens > self.cutoff_len:
-            counts.too_long += 1
-            return None
-        return Kept(question, source, tokens)
+
+def messages(question: Question, think_tags: bool = False) -> Messages:
+    """The row as a conversation, in OpenAI's form; of a pair, the better answer."""
+    turns = [*question.context, ("user", question.question), ("assistant", answer_of(question, think_tags))]
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+def conversations(question: Question, think_tags: bool) -> list[Messages]:
+    """Every conversation that training sees of a row: two of a pair."""
+    chosen = messages(question, think_tags)
+    return [chosen, [*chosen[:-1], {"role": "assistant", "content": question.rejected}]] if question.rejected else [chosen]
+
+
+def record(question: Question, think_tags: bool) -> dict[str, Any]:
+    """The row of data/train/train.jsonl."""
+    whole = messages(question, think_tags)
+    if question.rejected:
+        return {"messages": whole[:-1], "chosen": whole[-1], "rejected": {"role": "assistant", "content": question.rejected}}
+    return {"messages": whole} if question.label is None else {"messages": whole, "label": question.label}
+
+
+def dataset_info(kind: str, names: Iterable[str]) -> dict[str, Any]:
+    """What LLaMA-Factory 0.9.5 is told of the files. It takes a tag that is absent for None, so all are named; "sharegpt" is its name for
+    role-and-content turns."""
+    tags = {
+        "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant", "system_tag": "system",
+        "observation_tag": "observation", "function_tag": "function",
+    }  # fmt: skip
+    columns = {"messages": "messages"}
+    if kind == "dpo":
+        columns |= {"chosen": "chosen", "rejected": "rejected"}
+    elif kind == "kto":
+        columns |= {"kto_tag": "label"}
+    ranking = {"ranking": True} if kind == "dpo" else {}
+    return {name: {"file_name": f"{name}.jsonl", "formatting": "sharegpt", **ranking, "columns": columns, "tags": tags} for name in names}
 
 
 def quantiles(lengths: Iterable[int]) -> dict[str, int]:
     """{total, p50, p90, p99, max} of token counts; a quantile is the smallest length that so many rows do not exceed."""
-    ordered = sorted(lengths)
+    ordered = array("I", sorted(lengths))
     at = {f"p{percent}": ordered[max(0, -(-len(ordered) * percent // 100) - 1)] for percent in (50, 90, 99)}
     return {"total": sum(ordered), **at, "max": ordered[-1]}
-
-
-def table(rows: Iterable[Kept]) -> Iterable[dict[str, Any]]:
-    """The rows of data/train/train.jsonl."""
-    return ({"messages": messages(row.question)} for row in rows)

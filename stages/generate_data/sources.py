@@ -1,97 +1,207 @@
-"""The rows of every source of params.yaml, after the filters and the limits."""
+"""The rows of every source of params.yaml on their way into the filters, a block at a time."""
 
 from __future__ import annotations
 
-import random
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 from stages.common.errors import PawlError
-from stages.common.files import sha256_text
-from stages.common.questions import Question, choose, read, stream, take
+from stages.common.files import ROOT, sha256_text
+from stages.common.questions import Bad, Question, choose, read, rows_of, stream
 from stages.common.schema import Data, Source
-from stages.generate_data.rows import Counts, Filters, Kept
+from stages.generate_data import hub, recipes
+from stages.generate_data.filters import Filters
+from stages.generate_data.rows import Counts, Row
+from stages.generate_data.teacher import Teacher
+
+BLOCK = 1000
+_SEEDS = 2000  # of a source's questions, as examples for new ones
+Teachers = Callable[[str], Teacher]
+"""The teacher of a tier."""
 
 
-def gather(data: Data, filters: Filters) -> tuple[list[Kept], dict[str, Counts]]:
-    """Rows in training order, and what became of the rest; the same for the same parameters and files.
+def gather(data: Data, filters: Filters, teachers: Teachers, scratch: Path) -> None:
+    """Put the rows of all sources through the filters into the spool; the same for the same parameters, files and replies.
 
     Raises:
-        PawlError: bad rows above data.max_bad_fraction, contamination above data.max_contamination, too few rows, none at all.
+        PawlError: bad rows above data.max_bad_fraction, contamination above data.max_contamination, too few rows, sources of two kinds.
     """
     if not data.sources:
         raise PawlError("the training data has no sources", where="data.sources", fix="name at least one")
-    counts = {name: Counts() for name in data.sources}
-    rows: list[Kept] = []
     for name, source in data.sources.items():
-        take_from = _procedural if source.kind == "procedural" else _file
-        rows += take_from(data, name, source, filters, counts[name])
-        _refuse_contaminated(data, name, counts[name], filters)
-    random.Random(data.seed).shuffle(rows)
-    if data.max_rows:
-        rows = rows[: data.max_rows]
-    if not rows:
-        raise PawlError("no training row is left after the filters", where="data.sources", fix=f"see why: {_why(counts)}")
-    for name, count in counts.items():
-        count.kept = sum(row.source == name for row in rows)
-        count.unused = count.read - count.bad - count.duplicates - count.contaminated - count.too_long - count.kept
-    return rows, counts
+        one = _One(data, name, source, filters, filters.counts[name], teachers, scratch)
+        (one.procedural if source.kind == "procedural" else one.finite)()
+        _refuse_contaminated(data, name, filters)
+        if len(filters.kinds) > 1:
+            what = f"the rows are of {len(filters.kinds)} kinds ({', '.join(sorted(filters.kinds))}), and training takes one"
+            raise PawlError(
+                what, where=f"data.sources.{name}", fix="take sources of one kind: answers, preference pairs, or labelled answers"
+            )
+    if not len(filters.spool):
+        raise PawlError("no training row is left after the filters", where="data.sources", fix=f"see why: {why(filters.counts)}")
 
 
-def _refuse_contaminated(data: Data, name: str, counts: Counts, filters: Filters) -> None:
+def _refuse_contaminated(data: Data, name: str, filters: Filters) -> None:
     """Each source is held to the limit by itself, so that a leak cannot hide behind a large clean source."""
-    looked_at = counts.read - counts.bad - counts.duplicates
-    if looked_at and counts.contaminated / looked_at > data.max_contamination:
+    found, searched = filters.counts[name].contaminated, filters.searched[name]
+    if searched and found / searched > data.max_contamination:
+        hits = ", ".join(f"{rows} {hit.match} with {hit.benchmark}" for hit, rows in filters.hits.most_common(3))
         limit = f"data.max_contamination is {data.max_contamination:g}"
-        what = f"{counts.contaminated} of {looked_at} different rows of {name} hold a benchmark item ({_hits(filters)}); {limit}"
+        what = f"{found} of {searched} different rows of {name} hold a benchmark item ({hits}); {limit}"
         raise PawlError(what, where=f"data.sources.{name}", fix="take other data; raise the limit only if you know why so many match")
 
 
-def _procedural(data: Data, name: str, source: Source, filters: Filters, counts: Counts) -> list[Kept]:
-    where = f"data.sources.{name}"
-    if not source.count:
-        raise PawlError(f"{where}.count is 0, but a procedural source has no end", where=f"{where}.count", fix="say how many rows you want")
-    rows: list[Kept] = []
+class _One:
+    """One source."""
 
-    def accept(question: Question) -> bool:
-        row = filters.keep(question, name, counts)
-        if row:
-            rows.append(row)
-        return row is not None
+    def __init__(
+        self, data: Data, name: str, source: Source, filters: Filters, counts: Counts, teachers: Teachers, scratch: Path
+    ) -> None:  # fmt: skip
+        self.data, self.name, self.source, self.filters, self.counts = data, name, source, filters, counts
+        self.where = f"data.sources.{name}"
+        self._teachers, self._scratch = teachers, scratch
+        self._first_bad: list[Bad] = []
 
-    # a seed of its own for each source: two sources of one task must not draw the same questions
-    take(stream(source, int(sha256_text(f"{data.seed}\0{name}")[:7], 16), where), source.count, accept)
-    if len(rows) < source.count:
-        what = f"{source.task} gave {len(rows)} usable rows, {source.count} are wanted: {_why({name: counts})}"
-        raise PawlError(what, where=f"{where}.count", fix="lower count or widen settings; questions of the benchmark do not count")
-    return rows
+    def procedural(self) -> None:
+        """Draw until enough rows are kept; a task that has given what it can is an error."""
+        source, wanted = self.source, self.source.count
+        if source.weight and not wanted:
+            wanted = math.ceil(self.data.max_rows * source.weight / sum(other.weight for other in self.data.sources.values()))
+        if not wanted:
+            what = f"{self.where}.count is 0, but a procedural source has no end"
+            raise PawlError(what, where=f"{self.where}.count", fix="say how many rows you want")
+        # a seed of its own for each source: two sources of one task must not draw the same questions
+        questions = stream(source, int(sha256_text(f"{self.data.seed}\0{self.name}")[:7], 16), self.where)
+        kept = barren = drawn = 0
+        if source.recipe == "similar":
+            self._similar([question for question in islice(questions, _SEEDS)])
+            return
+        while kept < wanted and barren < max(1000, 10 * wanted):
+            # never more than are still wanted, so that the last one drawn is the last one needed
+            block = [self._row(question, f"draw {drawn + at}") for at, question in enumerate(islice(questions, min(wanted - kept, BLOCK)))]
+            drawn += len(block)
+            new = self._through(block)
+            kept, barren = kept + new, 0 if new else barren + len(block)
+        if kept < wanted:
+            what = f"{source.task} gave {kept} usable rows, {wanted} are wanted: {why({self.name: self.counts})}"
+            raise PawlError(what, where=f"{self.where}.count", fix="lower count or widen settings; questions of the benchmark do not count")
+
+    def finite(self) -> None:
+        """Every row of a file, a package, a data set or a folder."""
+        if self.source.kind == "documents":
+            self._documents()
+        elif self.source.recipe == "similar":
+            self._similar([row.question for row in islice(self._rows(), _SEEDS)])
+        else:
+            self._through(self._rows())
+        self._refuse_bad()
+
+    def _through(self, rows: Iterable[Row]) -> int:
+        """How many rows the filters keep, after the teacher where there is a recipe."""
+        if self.source.recipe:
+            clean = (row for block in _blocks(self._counted(rows)) for row in self.filters.clean(block))
+            rows = self._sound(recipes.improve(clean, self.source, self.data, self._teachers(self.source.tier)))
+        else:
+            rows = self._counted(rows)
+        return sum(self.filters.keep(block) for block in _blocks(rows))
+
+    def _counted(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
+            self.counts.read += 1
+            yield row
+
+    def _sound(self, results: Iterable[Any]) -> Iterator[Row]:
+        """What the teacher answered in a usable way; the rest is counted."""
+        for result in results:
+            if isinstance(result, Row):
+                yield result
+            elif isinstance(result, Bad):
+                self._bad(result, "refused", counted=True)
+            else:
+                self.filters.bad(self.name, Bad(result[0].where, result[1]), "unverified")
+
+    def _row(self, question: Question, where: str) -> Row:
+        return Row(question, self.name, where)
+
+    def _rows(self) -> Iterator[Row]:
+        source = self.source
+        if source.answers or source.part != "all":  # the whole file decides which rows these are
+            questions, bad = read(source, self.where)
+            for one in bad:
+                self._bad(one)
+            for number, question in enumerate(choose(questions, source, self.data.seed, source.part)):
+                yield self._row(question, f"{source.path}, {source.part} row {number}")
+            return
+        for found in (hub.rows_of if source.kind == "hub" else rows_of)(source, self.where):
+            if isinstance(found, Bad):
+                self._bad(found)
+            else:
+                place, question = found
+                yield self._row(replace(question, question=source.prompt.replace("{question}", question.question)), place)
+
+    def _bad(self, bad: Bad, key: str = "bad", *, counted: bool = False) -> None:
+        self.counts.read += not counted
+        if len(self._first_bad) < 5:
+            self._first_bad.append(bad)
+        self.filters.bad(self.name, bad, key)
+
+    def _refuse_bad(self) -> None:
+        bad, total = self.counts.bad + self.counts.refused, self.counts.read
+        if not total:
+            raise PawlError("the file has no rows", where=self.source.path or self.where, fix="write one JSON object a line")
+        if bad / total > self.data.max_bad_fraction:
+            shown = "\n".join(f"    {row.where}: {row.reason:.160}" for row in self._first_bad)
+            limit = f"more than data.max_bad_fraction ({self.data.max_bad_fraction:g}) allows"
+            what = f"{bad} of {total} rows cannot be used, {limit}:\n{shown}"
+            raise PawlError(what, where=self.where, fix="mend or remove those rows, or raise data.max_bad_fraction")
+
+    def _similar(self, seeds: list[Question]) -> None:
+        """New questions until `count` of them are kept, each answered by the same teacher."""
+        teacher = self._teachers(self.source.tier)
+        # the examples go into prompts, so they must hold nothing of the benchmark either
+        clean = [row.question for row in self.filters.clean([self._row(q, f"example {at}") for at, q in enumerate(seeds)])]
+        self.counts.read += self.counts.contaminated
+        asked = recipes.similar(clean, self.source, self.data.seed, teacher, self._scratch, self.where)
+        answering = replace(
+            self.source, kind="file", recipe="answer", verify="auto" if self.source.verify == "scorer" else self.source.verify
+        )
+        kept = 0
+        while kept < self.source.count:
+            block = [self._row(Question(question, ""), place) for place, question in islice(asked, self.source.count - kept)]
+            if not block:
+                what = f"the teacher made only {kept} usable questions, {self.source.count} are wanted: {why({self.name: self.counts})}"
+                raise PawlError(what, where=f"{self.where}.count", fix="lower count, raise the temperature, or give it more examples")
+            rows = self._sound(recipes.improve(self.filters.clean(list(self._counted(block))), answering, self.data, teacher))
+            kept += sum(self.filters.keep(part) for part in _blocks(rows))
+
+    def _documents(self) -> None:
+        teacher, folder = self._teachers(self.source.tier), ROOT / self.source.path
+        found = recipes.questions_from(folder, self.data.seed, teacher, self._scratch, self.where)
+
+        def rows() -> Iterator[Row]:
+            for one in found:
+                if isinstance(one, Bad):
+                    self._bad(one, "refused")
+                else:
+                    place, question, answer = one
+                    yield self._row(Question(self.source.prompt.replace("{question}", question), answer), place)
+
+        for block in _blocks(self._counted(rows())):
+            self.filters.keep(block)
 
 
-def _file(data: Data, name: str, source: Source, filters: Filters, counts: Counts) -> list[Kept]:
-    where = f"data.sources.{name}"
-    questions, bad = read(source, where)
-    total = len(questions) + len(bad)
-    if not total:
-        raise PawlError("the file has no rows", where=source.path, fix="write one JSON object a line")
-    if len(bad) / total > data.max_bad_fraction:
-        shown = "\n".join(f"    {row.where}: {row.reason:.160}" for row in bad[:5])
-        what = f"{len(bad)} of {total} rows cannot be used, more than data.max_bad_fraction ({data.max_bad_fraction:g}) allows:\n{shown}"
-        raise PawlError(what, where=where, fix="mend or remove those lines, or raise data.max_bad_fraction")
-    counts.read = counts.bad = len(bad)
-    chosen = choose(questions, source, data.seed, source.part)
-    rows = [row for row in (filters.keep(question, name, counts) for question in chosen) if row]
-    if source.count and len(rows) > source.count:
-        rows = random.Random(f"{data.seed}\0{name}").sample(rows, source.count)
-    return rows
+def _blocks(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    rest = iter(rows)
+    while block := list(islice(rest, BLOCK)):
+        yield block
 
 
-def _hits(filters: Filters) -> str:
-    return ", ".join(
-        f"{rows} share {'a question' if hit.match == 'exact' else 'words'} with {hit.benchmark}"
-        for hit, rows in filters.hits.most_common(3)
-    )
-
-
-def _why(counts: dict[str, Counts]) -> str:
-    names = ("read", "bad", "duplicates", "contaminated", "too_long")
+def why(counts: dict[str, Counts]) -> str:
     return "; ".join(
-        f"{name}: " + ", ".join(f"{getattr(count, key)} {key.replace('_', ' ')}" for key in names) for name, count in counts.items()
+        f"{name}: " + ", ".join(f"{number} {key.replace('_', ' ')}" for key, number in vars(count).items() if number or key == "read")
+        for name, count in counts.items()
     )

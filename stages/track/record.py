@@ -66,7 +66,11 @@ def make_record(root: Path, sections: dict[str, Any]) -> Record:
         key=key,
         name=plain(values["experiment"]["name"], 250) or "unnamed",
         params={mlflow_name(name)[:250]: shown(value, PARAM_LIMIT) for name, value in flatten(values).items()},
-        metrics=_scores(reports) + _training(reports["train.json"]) + _evidence(reports["judge.json"]) + _losses(losses),
+        metrics=_scores(reports)
+        + _teaching(reports["generate_data.json"])
+        + _training(reports["train.json"])
+        + _evidence(reports["judge.json"])
+        + _losses(losses),
         tags={**_tags(reports["judge.json"]), "pawl.key": key},
         artifacts=[path for name in ("data_card.md", "judge.md", LOSSES, *REPORTS) if (path := folder / name).is_file()],
     )
@@ -106,6 +110,12 @@ def _scores(reports: dict[str, Any]) -> list[Metric]:
             path = f"{prefix}/{name.replace('/', '_')}"
             found += _metrics({f"{path}/{key}": scores.get(key) for key in ("accuracy", "lenient", "truncated")})
     return found
+
+
+def _teaching(report: dict[str, Any]) -> list[Metric]:
+    """What the replies in the training data cost when they were made, for each teacher."""
+    names = ("requests", "prompt_tokens", "output_tokens", "cost")
+    return _metrics({f"teacher/{tier}/{name}": usage.get(name) for tier, usage in report.get("teacher", {}).items() for name in names})
 
 
 def _training(report: dict[str, Any]) -> list[Metric]:

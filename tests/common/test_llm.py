@@ -24,8 +24,6 @@ def asking(server: FakeServer, **changes: object) -> llm.Asking:
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "_PAUSE_S", 0.01)
-    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
-    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)
 
 
 @pytest.mark.parametrize("fault", MENDABLE)

@@ -26,13 +26,14 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def words_in(messages: list[dict[str, str]]) -> int:
-    return sum(len(message["content"].split()) for message in messages)
+def words_in(conversations: list[list[dict[str, str]]]) -> list[int]:
+    return [sum(len(message["content"].split()) for message in messages) for messages in conversations]
 
 
 def make(root: Path, cutoff_len: int = 50, *, limits: dict[str, Any] | None = None, **sources: Source) -> dict[str, Any]:
     given = {"max_rows": 0, "ngram": 13, "max_contamination": 0.5, "max_bad_fraction": 0.2} | (limits or {})
-    return stage.make(Data(name="d", seed=3, sources=sources, **given), cutoff_len, words_in, root)
+    data = Data(name="d", seed=3, sources=sources, **given)
+    return stage.make(data, cutoff_len, words_in, root, root)
 
 
 def local(root: Path, lines: list[Any], name: str = "rows", **more: Any) -> Source:
@@ -52,7 +53,8 @@ def trained(root: Path) -> list[list[dict[str, str]]]:
 def test_a_benchmark_question_in_the_training_data_is_removed_and_counted(root: Path) -> None:
     planted = [{"question": f"  {HELD_OUT[0].upper()}", "answer": "x"}, {"question": HELD_OUT[5], "answer": "y"}]
     report = make(root, mine=local(root, rows(6) + planted))
-    assert report["sources"]["mine"] == {"read": 8, "bad": 0, "duplicates": 0, "contaminated": 2, "too_long": 0, "unused": 0, "kept": 6}
+    counts = report["sources"]["mine"]
+    assert {name: number for name, number in counts.items() if number} == {"read": 8, "contaminated": 2, "kept": 6}
     assert report["contamination"]["hits"] == [
         {"benchmark": "secrets", "split": split, "match": "exact", "rows": 1} for split in ("test", "val")
     ]  # fmt: skip
@@ -122,13 +124,13 @@ def test_two_runs_write_the_same_bytes(root: Path) -> None:
         make(root, limits={"max_rows": 50}, mine=source, sums=SUMS)
         seen.append({path.name: path.read_bytes() for folder in ("data/train", "reports") for path in (root / folder).iterdir()})
     assert seen[0] == seen[1]
-    assert sorted(seen[0]) == ["data_card.md", "dataset_info.json", "generate_data.json", "train.jsonl"]
+    assert sorted(seen[0]) == ["data_card.md", "dataset_info.json", "generate_data.json", "rejected.jsonl", "train.jsonl"]
 
 
 def test_counts_add_up_and_max_rows_samples_both_sources(root: Path) -> None:
     report = make(root, limits={"max_rows": 40}, mine=local(root, rows(50), count=30), sums=SUMS)
     for count in report["sources"].values():
-        assert count["read"] == sum(count[key] for key in ("bad", "duplicates", "contaminated", "too_long", "unused", "kept"))
+        assert count["read"] == sum(number for key, number in count.items() if key != "read")
         assert count["kept"] > 5
     assert report["rows"] == 40
 
@@ -159,7 +161,7 @@ def test_llamafactory_is_told_every_column_and_tag(root: Path) -> None:
 
 def test_a_blind_decontamination_fails_the_stage(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap.Index, "find", lambda *_: [])
-    with pytest.raises(PawlError, match="misses a planted item of secrets"):
+    with pytest.raises(PawlError, match="misses a planted item"):
         make(root, mine=local(root, rows(3)))
 
 

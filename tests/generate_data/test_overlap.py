@@ -2,9 +2,13 @@
 
 import random
 
+import numpy as np
 import pytest
 
-from stages.generate_data.overlap import Hit, Index, Item, boilerplate_limit, positive_control, words
+from stages.generate_data.decontaminate import paraphrase, positive_control
+from stages.generate_data.grams import Lookup
+from stages.generate_data.overlap import Hit, Index, Item, boilerplate_limit, words
+from stages.generate_data.shorts import Shorts
 
 INSTRUCTION = "Please read the following list of words with care and give them back in the reverse order, one after the other:"
 VOCABULARY = [f"w{number}x" for number in range(5000)]
@@ -73,7 +77,7 @@ def test_a_passage_shared_by_few_items_counts() -> None:
     assert Index(items, 13).find([f"An essay. {passage}"], "Nice.") == [Hit("reading", "val", "ngram")]
 
 
-@pytest.mark.parametrize(("items", "limit"), [(1, 1), (39, 1), (40, 2), (200, 10), (100_000, 10)])
+@pytest.mark.parametrize(("items", "limit"), [(1, 1), (4, 2), (19, 9), (20, 10), (400, 10), (20_000, 200)])
 def test_the_limit_of_boilerplate_is_low_and_bounded(items: int, limit: int) -> None:
     assert boilerplate_limit(items) == limit
 
@@ -97,15 +101,81 @@ def test_the_control_finds_what_it_plants() -> None:
         *[Item("sums", "val", SUM.question.replace("4", str(n)), "1") for n in range(50)],
     ]
     results = positive_control(Index(items, 13), items)
-    assert results["lists"] == {"exact": True, "embedded": True, "wrapped": True, "boilerplate": True}
-    assert results["sums"] == {"exact": True, "embedded": True, "wrapped": None, "boilerplate": None}
-    assert results["short"] == {"exact": True, "embedded": None, "wrapped": None, "boilerplate": None}
+    assert results["lists"] == {"exact": True, "embedded": True, "wrapped": True, "paraphrase": None, "boilerplate": True}
+    assert results["sums"] == {"exact": True, "embedded": True, "wrapped": None, "paraphrase": None, "boilerplate": None}
+    assert results["short"] == {"exact": True, "embedded": None, "wrapped": None, "paraphrase": None, "boilerplate": None}
 
 
 def test_the_control_fails_where_the_search_is_blind(monkeypatch: pytest.MonkeyPatch) -> None:
     items = lists(200)
     index = Index(items, 13)
-    monkeypatch.setattr(index, "_grams", {})
-    assert positive_control(index, items)["lists"] == {"exact": True, "embedded": False, "wrapped": False, "boilerplate": True}
+    monkeypatch.setattr(index, "_grams", Lookup(np.zeros(0, np.uint64), np.zeros(0, np.int32)))
+    monkeypatch.setattr(index, "_shorts", Shorts(13))
+    found = positive_control(index, items)["lists"]
+    assert found == {"exact": True, "embedded": False, "wrapped": False, "paraphrase": None, "boilerplate": True}
     monkeypatch.setattr(index, "_questions", {})
     assert positive_control(index, items)["lists"]["exact"] is False
+
+
+SHOP = (
+    "Maria buys 14 pencils and 3 notebooks at the corner shop, gives half of the pencils to her brother Tom and loses one notebook on the "
+    "way home. How many things does she still have?"
+)
+
+
+def test_a_question_with_other_numbers_is_found_by_resemblance_alone() -> None:
+    index = Index([Item("shop", "test", SHOP, "9")], 40)  # no n-gram of forty words: only the fuzzy search is left
+    assert index.find([paraphrase(SHOP)], "x") == [Hit("shop", "test", "fuzzy")]
+    assert index.find([SHOP.replace("Maria", "Elena").replace("14", "20")], "x") == [Hit("shop", "test", "fuzzy")]
+    assert not index.find(["Tom has a corner shop and sells pencils to his brother. How many pencils are left on the way home?"], "x")
+
+
+def test_sums_with_other_numbers_are_other_questions() -> None:
+    items = [Item("sums", "val", SUM.question.replace("4", str(n)), "1") for n in range(10, 60)]
+    assert not Index(items, 13).find([SUM.question.replace("4", "77")], "76")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "found"),
+    [
+        ("Tell me: what is the capital of France? Thank you.", "x", True),
+        ("What is the capital of Francestan?", "x", False),
+        ("Question: who wrote Hamlet?", "It was Shakespeare.", True),
+        ("Question: who wrote Hamlet?", "No idea.", False),
+        ("My homework is 8 - 0 = please", "8", True),
+        ("My homework is 8 - 0 - 3 = please", "5", False),
+        ("My homework is 18 - 0 = please", "18", False),
+        ("Work it out.", "First 8 - 0 = 8, then we add 3.", False),
+    ],
+)
+def test_a_short_question_inside_a_longer_turn(prompt: str, answer: str, found: bool) -> None:
+    given = [("What is the capital of France?", "Paris"), ("Who wrote Hamlet?", "Shakespeare"), ("8 - 0 =", "8"), ("How are you?", "Fine")]
+    index = Index([Item("short", "test", question, gold) for question, gold in given], 13)
+    assert [hit.match for hit in index.find([prompt], answer)] == (["short"] if found else [])
+
+
+def test_a_question_is_found_without_the_instruction_that_all_items_have() -> None:
+    messages = ["where is my card", "top up failed", "exchange rates", "lost phone", "change pin"]
+    index = Index([Item("intents", "val", f"Customer message: {text}\nIntent:", "x") for text in messages], 13)
+    assert index.find(["lost phone"], "y") == [Hit("intents", "val", "exact")]
+    assert not index.find(["lost phones"], "y")
+    assert not index.find(["Customer message: new card\nIntent:"], "y")
+
+
+def test_a_passage_of_two_items_of_a_small_task_is_no_boilerplate() -> None:
+    passage = " ".join(VOCABULARY[:40])
+    items = [Item("reading", "val", f"{passage} Question {number}?", "x") for number in range(2)]
+    items += [Item("reading", "val", " ".join(random.Random(number).sample(VOCABULARY, 40)), "y") for number in range(18)]
+    assert Index(items, 13).find([f"An essay. {passage}"], "Nice.")
+
+
+def test_every_planted_run_of_thirteen_words_is_found_and_nothing_else() -> None:
+    rng = random.Random(3)
+    items = [Item("b", "test", " ".join(rng.choices(VOCABULARY, k=40)), " ".join(rng.choices(VOCABULARY, k=15))) for _ in range(300)]
+    index = Index(items, 13)
+    for item in items:
+        text = f"{item.question} {item.answer}".split()
+        start = rng.randint(0, len(text) - 13)
+        noise = rng.choices(VOCABULARY, k=30)
+        assert index.find([" ".join(noise[:15])], " ".join([*noise[15:20], *text[start : start + 13], *noise[20:]]))
+        assert not index.find([" ".join(noise[:15])], " ".join([*noise[15:20], *text[start : start + 12], *noise[20:]]))

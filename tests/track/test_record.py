@@ -90,3 +90,10 @@ def test_a_missing_report_is_named(run, sections):
     with pytest.raises(PawlError) as caught:
         make_record(run, sections)
     assert "loss.csv" in caught.value.where
+
+
+def test_what_the_teacher_cost_is_logged(run, sections):
+    usage = {"model": "m", "requests": 7, "prompt_tokens": 70, "output_tokens": 21, "cost": 0.5}
+    change(run / "reports" / "generate_data.json", teacher={"strong": usage})
+    found = {metric.name: metric.value for metric in make_record(run, sections).metrics if metric.name.startswith("teacher/")}
+    assert found == {f"teacher/strong/{name}": float(value) for name, value in usage.items() if name != "model"}

@@ -1,0 +1,57 @@
+"""The files of a data set on the Hugging Face hub, at one commit: read row by row like local ones."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from stages.common.errors import PawlError
+from stages.common.questions import Bad, Question
+from stages.common.records import parse
+from stages.common.schema import Source
+
+_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+
+
+def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
+    """The rows of the data set's files, in the order of their names.
+
+    Raises:
+        PawlError: the hub cannot be reached and the files are not in its cache; no file has the split's or the pattern's name.
+    """
+    folder = _folder(source)
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in _SUFFIXES)
+    pattern = source.path or "*"
+    chosen = [
+        name for name in names
+        if fnmatch.fnmatch(name, pattern) and (source.path or (source.split in name.rpartition("/")[2] and source.subset in name))
+    ]  # fmt: skip
+    if not chosen:
+        what = f"no file of {source.repo} has rows of {source.subset} {source.split}".replace("  ", " ")
+        raise PawlError(what, where=f"{where}.split", fix=f"name one in {where}.path: {', '.join(names[:10]) or 'it has no such files'}")
+    for name in chosen:
+        yield from parse(
+            folder / name, f"{source.repo}/{name}", source.format, source.columns, unanswered=source.recipe in ("answer", "similar")
+        )
+
+
+def _folder(source: Source) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    patterns = [source.path] if source.path else [f"*{suffix}" for suffix in _SUFFIXES]
+    wanted: dict[str, Any] = {"repo_type": "dataset", "revision": source.revision, "allow_patterns": patterns}
+    try:
+        return Path(snapshot_download(source.repo, **wanted))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
+        try:
+            return Path(snapshot_download(source.repo, **wanted, local_files_only=True))  # a commit does not change
+        except (LocalEntryNotFoundError, OSError):
+            pass
+        raise PawlError(
+            f"the data set {source.repo} cannot be had from the hub and is not in its cache: {' '.join(str(error).split())[:200]}",
+            where=f"{source.repo}@{source.revision}",
+            fix=f"on a machine with access: hf download --repo-type dataset {source.repo} --revision {source.revision}",
+        ) from None

@@ -1,0 +1,142 @@
+"""Every reply that a teacher ever gave, on disk: what was paid for once is never asked for again.
+
+One SQLite file, shared by all runs and by DVC's temporary clones. The key is a hash of the model, the messages and the sampling
+parameters; the address of the server is no part of it. Only whole replies are kept, never a failure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import queue
+import sqlite3
+import threading
+from pathlib import Path
+from types import TracebackType
+
+from stages.common.errors import PawlError
+from stages.common.llm import Asking, Reply
+
+_COLUMNS = "key BLOB PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, finish_reason TEXT"
+_BATCH = 500  # replies in one statement; SQLite allows 32,766 parameters
+
+
+def key_of(asking: Asking, messages: list[dict[str, str]], seed: int) -> bytes:
+    """SHA-256 of what a reply depends on, in one canonical form."""
+    sampling = [asking.max_output_tokens, asking.temperature, asking.top_p, seed]
+    return hashlib.sha256(json.dumps([asking.model, sampling, messages], sort_keys=True).encode()).digest()
+
+
+class Replies:
+    """A cache of replies. Use it as a context manager; leaving it waits until everything is on disk.
+
+    One thread writes, so that a request never waits for the disk: it takes whatever has come in meanwhile into one transaction.
+    A reply is in the file a few milliseconds after `put`; `kill -9` loses at most those (write-ahead log; never a damaged file).
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises PawlError where the file is no such cache, or cannot be opened."""
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._waiting: dict[bytes, Reply] = {}  # put, but not yet in the file
+        self._queue: queue.SimpleQueue[tuple[bytes, Reply] | None] = queue.SimpleQueue()
+        self._error: sqlite3.Error | None = None
+        try:
+            self._reader = self._open()
+            with self._reader:
+                self._reader.execute(f"CREATE TABLE IF NOT EXISTS replies ({_COLUMNS}) WITHOUT ROWID")
+        except sqlite3.Error as error:
+            raise self._explain(error) from None
+        self._writer = threading.Thread(target=self._write, name="replies", daemon=True)
+        self._writer.start()
+
+    def __enter__(self) -> Replies:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._queue.put(None)
+        self._writer.join()
+        self._reader.close()
+        if self._error and not error:
+            raise self._explain(self._error)
+
+    def get(self, key: bytes) -> Reply | None:
+        """The reply kept under a key."""
+        if found := self._waiting.get(key):
+            return found
+        try:
+            row = self._reader.execute(
+                "SELECT text, prompt_tokens, output_tokens, finish_reason FROM replies WHERE key = ?", (key,)
+            ).fetchone()
+        except sqlite3.Error as error:
+            raise self._explain(error) from None
+        return Reply(_decode(row[0]), *row[1:]) if row else None
+
+    def put(self, key: bytes, reply: Reply) -> None:
+        """Keep a reply. Raises PawlError where an earlier one could not be written: nothing more is paid for that would be lost."""
+        if self._error:
+            raise self._explain(self._error)
+        self._waiting[key] = reply
+        self._queue.put((key, reply))
+
+    def _open(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=60, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")  # survives the death of the process; of the machine, up to the last checkpoint
+        return connection
+
+    def _write(self) -> None:
+        try:
+            connection = self._open()
+            while (first := self._queue.get()) is not None:
+                batch = [first]
+                last = False
+                while len(batch) < _BATCH and not last:
+                    try:
+                        more = self._queue.get_nowait()
+                    except queue.Empty:
+                        break
+                    if more is None:
+                        last = True
+                    else:
+                        batch.append(more)
+                self._insert(connection, batch)
+                if last:
+                    break
+            connection.close()
+        except sqlite3.Error as error:
+            self._error = error
+
+    def _insert(self, connection: sqlite3.Connection, batch: list[tuple[bytes, Reply]]) -> None:
+        # one statement: the interpreter's lock is given up once for all rows, not once for each
+        values = ", ".join(["(?, ?, ?, ?, ?)"] * len(batch))
+        flat = [
+            value
+            for key, reply in batch
+            for value in (key, _encode(reply.text), reply.prompt_tokens, reply.output_tokens, reply.finish_reason)
+        ]
+        with connection:
+            connection.execute(f"INSERT OR REPLACE INTO replies VALUES {values}", flat)
+        for key, _ in batch:
+            self._waiting.pop(key, None)
+
+    def _explain(self, error: sqlite3.Error) -> PawlError:
+        if "full" in str(error):
+            return PawlError(
+                "the disk is full: the teacher's replies cannot be kept", where=str(self.path), fix="free some space and run again"
+            )
+        fix = "if it is damaged, move it away: its replies are then asked for, and paid for, again"
+        return PawlError(f"the cache of the teacher's replies cannot be used: {error}", where=str(self.path), fix=fix)
+
+
+def _encode(text: str) -> str | bytes:
+    """Text for SQLite, which takes no lone surrogates; bytes mark a text that has some."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text
+
+
+def _decode(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "surrogatepass")

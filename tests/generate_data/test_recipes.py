@@ -1,0 +1,257 @@
+"""A teacher's row is kept only where its answer is shown to be right; questions that it makes up are new; the second run asks nothing."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.common import llm, questions
+from stages.common.errors import PawlError
+from stages.common.files import read_json, read_jsonl
+from stages.common.schema import LLM, Data, Source, validate
+from stages.common.schema.data import Teacher as TeacherParams
+from stages.generate_data import __main__ as stage
+from stages.generate_data import sources
+from stages.generate_data.recipes import divided, number_of
+from tests.fake_server import FakeServer
+from tests.generate_data.test_generate_data import HELD_OUT, SUMS, local, trained, words_in
+from tests.generate_data.test_generate_data import root as root
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "_PAUSE_S", 0.01)
+
+
+def asked(body: dict[str, Any]) -> str:
+    return str(body["messages"][-1]["content"])
+
+
+def total(body: dict[str, Any]) -> str:
+    """A teacher that adds up, with reasoning."""
+    a, sign, b = re.search(r"(\d+) ([-+]) (\d+)", asked(body)).groups()  # type: ignore[union-attr]
+    return f"I count.\nThen I check.\n**Answer: {int(a) + int(b) if sign == '+' else int(a) - int(b)}**"
+
+
+def make(
+    root: Path, server: FakeServer | None, *, limits: dict[str, Any] | None = None, teacher: dict[str, Any] | None = None, **given: Source
+) -> Any:
+    strong = LLM(
+        base_url=server.url if server else "", model="fake", concurrency=8, temperature=0.7, timeout_s=2, price_in=1.0, price_out=2.0
+    )
+    settings = {"max_rows": 0, "ngram": 13, "max_contamination": 0.5, "max_bad_fraction": 0.2} | (limits or {})
+    data = Data(name="d", seed=3, sources=given, teacher=TeacherParams(strong=strong, **(teacher or {})), **settings)
+    return stage.make(data, 200, words_in, root, root)
+
+
+def from_procedural(**more: Any) -> Source:
+    return Source(**{**vars(SUMS), "count": 20, "recipe": "answer", **more})
+
+
+def test_a_procedural_row_is_kept_where_the_tasks_own_scorer_agrees(root: Path) -> None:
+    def half_wrong(body: dict[str, Any]) -> str:
+        return total(body) if body["seed"] == 4 else "I guess.\nAnswer: 1000"
+
+    with FakeServer(half_wrong) as server:
+        report = make(root, server, sums=from_procedural(candidates=2))
+        assert report["rows"] == 20
+        assert report["teacher"]["strong"]["requests"] == 2 * report["sources"]["sums"]["read"]
+        for messages in trained(root):
+            reasoning, answer = messages[-1]["content"].rsplit("\n\n", 1)
+            assert reasoning == "I count.\nThen I check."
+            assert eval(messages[0]["content"].split(":")[1].strip(" =")) == int(answer)  # noqa: S307 - our own digits
+    with FakeServer(lambda body: "Answer: 1000") as server, pytest.raises(PawlError, match="gave 0 usable rows"):
+        make(root, server, sums=from_procedural(count=2))
+
+
+def test_a_second_run_and_a_changed_filter_ask_nothing_and_the_report_does_not_tell(root: Path) -> None:
+    lines = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(30)]
+    source = local(root, lines, recipe="answer")
+    with FakeServer(total) as server:
+        first = make(root, server, mine=source)
+        files = {path.name: path.read_bytes() for path in (root / "data/train").iterdir()}
+        assert server.requests == 30
+        assert make(root, server, mine=source) == first
+        assert {path.name: path.read_bytes() for path in (root / "data/train").iterdir()} == files
+        changed = make(root, server, limits={"filters": ["near_duplicates", "decontamination"], "near_duplicates": 0.9}, mine=source)
+        assert server.requests == 30
+    assert changed["rows"] <= first["rows"] == 30
+    assert first["teacher"]["strong"] == {
+        "model": "fake",
+        "requests": 30,
+        **{k: first["teacher"]["strong"][k] for k in ("prompt_tokens", "output_tokens", "cost")},
+    }
+    usage = first["teacher"]["strong"]
+    assert usage["requests"] == 30
+    assert usage["cost"] == pytest.approx((usage["prompt_tokens"] + 2 * usage["output_tokens"]) / 1e6)
+    assert make(root, None, mine=source) == first, "and no server is needed"
+
+
+def test_faults_of_the_server_change_nothing(root: Path, tmp_path: Path) -> None:
+    lines = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(40)]
+    faults = ["429", "500", "hang", "cut", "shape", "html"]
+    with FakeServer(total, lambda number, body: faults[number // 5 % 6] if number % 5 == 0 else "", hang_s=2.5) as server:
+        report = make(root, server, mine=local(root, lines, recipe="answer"))
+    assert report["rows"] == 40 and server.requests > 40
+
+
+def test_a_right_number_verifies_and_a_wrong_one_is_noted_without_its_row(root: Path) -> None:
+    lines = [{"question": f"What is {n} + {n}?", "answer": f"${2 * n if n != 7 else 99}.00"} for n in range(10)]
+    with FakeServer(total) as server:
+        report = make(root, server, mine=local(root, lines, recipe="answer"))
+    assert {k: v for k, v in report["sources"]["mine"].items() if v} == {"read": 10, "unverified": 1, "kept": 9}
+    note = next(read_jsonl(root / "data/train/rejected.jsonl"))
+    assert (note["filter"], note["reason"]) == ("unverified", "none of 1 candidates is right")
+
+
+def test_the_majority_of_candidates_decides_where_no_program_can(root: Path) -> None:
+    def votes(body: dict[str, Any]) -> str:
+        if body["seed"] % 3 == 0:
+            return "So.\nAnswer: Lyon"
+        return f"So.\nAnswer: city {body['seed']}" if "split" in asked(body) else "So.\nAnswer: PARIS"
+
+    lines = [{"question": "Which city?"}, {"question": "Which split city?"}]
+    with FakeServer(votes) as server:
+        report = make(root, server, mine=local(root, lines, recipe="answer", candidates=3))
+    assert [messages[-1]["content"] for messages in trained(root)] == ["So.\n\nPARIS"]
+    assert report["sources"]["mine"]["unverified"] == 1
+
+
+def test_no_benchmark_item_is_shown_to_the_teacher(root: Path) -> None:
+    lines = [{"question": f"What is {n} + {n}?"} for n in range(6)] + [{"question": HELD_OUT[0]}]
+    with FakeServer(total) as server:
+        report = make(root, server, mine=local(root, lines, recipe="answer"))
+        assert "secret" not in json.dumps(server.bodies)
+    assert report["sources"]["mine"]["contaminated"] == 1
+    assert report["contamination"]["fraction"] == pytest.approx(1 / 7)
+
+
+def test_a_weak_solution_is_shown_and_written_better(root: Path) -> None:
+    lines = [{"question": "What is 2 + 3?", "reasoning": "obvious", "answer": "5"}]
+    with FakeServer(total) as server:
+        make(root, server, limits={"think_tags": True}, mine=local(root, lines, recipe="rewrite"))
+        assert "Weak solution:\nobvious\n5" in asked(server.bodies[0])
+    assert trained(root)[0][-1]["content"] == "<think>\nI count.\nThen I check.\n</think>\n\n5"
+
+
+def test_new_questions_are_unlike_each_other_and_answered(root: Path) -> None:
+    def invent(body: dict[str, Any]) -> str:
+        if "new problems" not in asked(body):
+            return total(body)
+        n = body["seed"] - 3
+        fruit = ["apples", "pears", "plums", "figs", "nuts", "dates", "limes", "kiwis", "melons", "grapes"][n % 10]
+        return f"Here:\n1. Tom has {n} + {n} {fruit} in box {n}\n2. Tom has {n} + {n} {fruit} in box {n}!\n3. What is 1 + 1?"
+
+    examples = local(root, [{"question": "What is 1 + 1?"}, {"question": "What is 2 + 2?"}], recipe="similar", count=6)
+    with FakeServer(invent) as server:
+        report = make(root, server, mine=examples)
+        again = server.requests
+        assert make(root, server, mine=examples) == report and server.requests == again
+    asked_for = [messages[0]["content"] for messages in trained(root)]
+    assert len(asked_for) == len(set(asked_for)) == 6
+    assert "What is 1 + 1?" not in asked_for, "an example is not new"
+
+
+def test_documents_become_questions(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "texts").mkdir()
+    (root / "texts/a.md").write_text("# Ferries\n\nThe ferry leaves at noon.\n\n" + "More words. " * 500)
+    (root / "texts/b.html").write_text("<html><body><p>The harbour is closed on Sundays because nobody works there then.</p></body></html>")
+    monkeypatch.setattr(sources, "ROOT", root)
+
+    def quiz(body: dict[str, Any]) -> str:
+        n = len(asked(body))
+        return f"Q: When does ferry {n} leave harbour {n}?\nA: At noon.\n\nQ: When does ferry {n} leave harbour {n} ?\nA: twice"
+
+    with FakeServer(quiz) as server:
+        source = Source(kind="documents", path="texts", recipe="documents", count=9)
+        report = make(root, server, mine=source)
+        assert any("The ferry leaves at noon." in asked(body) for body in server.bodies)
+        assert any("closed on Sundays" in asked(body) for body in server.bodies)
+    assert report["rows"] == server.requests == 4, "one of the two questions of each passage repeats the other"
+
+
+def test_a_budget_that_ends_keeps_what_was_paid_for(root: Path) -> None:
+    source = local(root, [{"question": f"What is {n} + {n}?"} for n in range(60)], recipe="answer")
+    with FakeServer(total) as server:
+        with pytest.raises(PawlError, match="budget for one run is used up"):
+            make(root, server, teacher={"max_tokens": 1500}, mine=source)
+        paid = server.requests
+        assert 0 < paid < 60
+        assert not (root / "data/train").exists()
+        make(root, server, mine=source)
+        assert server.requests == 60
+
+
+def test_what_the_server_refuses_is_a_noted_row(root: Path) -> None:
+    lines = [{"question": f"What is {n} + {n}?"} for n in range(20)]
+    with FakeServer(total, lambda number, body: "400" if "7 + 7" in asked(body) and "17" not in asked(body) else "") as server:
+        report = make(root, server, mine=local(root, lines, recipe="answer"))
+    assert report["sources"]["mine"]["refused"] == 1 and report["rows"] == 19
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a\nb\nAnswer: 4", ("a\nb", "4")),
+        ("<think>hm</think>a\n\n**Final answer:** 4", ("hm\n\na", "4")),
+        ("Answer: 3\nno, wait\nThe answer is 4", ("Answer: 3\nno, wait", "4")),
+        ("four", None),
+        ("Answer:", None),
+    ],
+)
+def test_a_reply_is_divided_at_its_last_answer(text: str, parts: tuple[str, str] | None) -> None:
+    assert divided(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("4", 4), ("$1,234.50", 1234.5), ("-3 km", -3), ("1e3", 1000), ("3 or 4", None), ("none", None), ("4.0", 4)]
+)
+def test_a_number_is_read_whatever_its_form(text: str, number: float | None) -> None:
+    assert number_of(text) == number
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ({"kind": "file", "path": "data/local/x.jsonl", "recipe": "answer"}, "needs a teacher"),
+        ({"kind": "documents", "path": "data/local/x"}, "belong|recipe is ''"),
+        ({"kind": "file", "path": "data/local/x", "recipe": "similar"}, "no end"),
+        ({"kind": "file", "path": "data/local/x", "verify": "majority"}, "too few for a majority"),
+        ({"kind": "hub", "repo": "a/b", "revision": "main"}, "no commit"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(source: dict[str, Any], words: str) -> None:
+    data = Data(name="d", seed=1, sources={"s": Source(**source)}, max_rows=0, ngram=13, max_contamination=0.1, max_bad_fraction=0.1)
+    with pytest.raises(PawlError, match=words):
+        validate(data, "data")
+
+
+def test_the_hub_is_read_from_its_cache_and_its_absence_names_the_command(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "a" * 40
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(root / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    source = Source(kind="hub", repo="org/sums", revision=commit)
+    with pytest.raises(PawlError, match="not in its cache") as error:
+        make(root, None, mine=source)
+    assert f"hf download --repo-type dataset org/sums --revision {commit}" in error.value.fix
+    folder = root / "hub/datasets--org--sums/snapshots" / commit / "data"
+    folder.mkdir(parents=True)
+    (folder / "train-00000.jsonl").write_text('{"question": "q", "answer": "a"}\n')
+    (folder / "test-00000.jsonl").write_text('{"question": "t", "answer": "a"}\n')
+    assert make(root, None, mine=source)["rows"] == 1
+    assert trained(root)[0][0]["content"] == "q"
+
+
+def test_procedural_difficulty_is_known() -> None:
+    first = next(questions.stream(SUMS, 1, "x"))
+    assert first.difficulty and questions.scorer(SUMS)(first.answer, first) == 1.0
+    assert questions.scorer(SUMS)("no", first) < 1
+
+
+def test_the_report_is_strict_json(root: Path) -> None:
+    with FakeServer(total) as server:
+        make(root, server, mine=local(root, [{"question": "What is 1 + 1?"}], recipe="answer"))
+    assert read_json(root / "reports/generate_data.json")["teacher"]["strong"]["requests"] == 1
+    assert "The strong teacher, fake, gave 1 replies" in (root / "reports/data_card.md").read_text()

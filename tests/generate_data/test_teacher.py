@@ -1,0 +1,174 @@
+"""What a teacher answered is paid for once and comes in order; a budget stops cleanly; a fault costs retries, never rows."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.common import llm
+from stages.common.errors import PawlError
+from stages.common.llm import Asking, Reply
+from stages.common.schema import LLM
+from stages.generate_data.replies import Replies, key_of
+from stages.generate_data.teacher import Budget, Refused, Teacher
+from tests.fake_server import FakeServer
+
+FAULTS = ["429", "500", "hang", "cut", "shape", "html", "no_json", "no_usage", "null", "no_choices", "error_200"]
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llm, "_PAUSE_S", 0.01)
+
+
+def requests(count: int, start: int = 0) -> Any:
+    return ((number, [{"role": "user", "content": f"item {number}"}], 0) for number in range(start, count))
+
+
+def ask(server: FakeServer, folder: Path, count: int, *, budget: Budget | None = None, start: int = 0, **changes: Any) -> list[Any]:
+    settings = {"base_url": server.url, "model": "fake", "concurrency": 8, "timeout_s": 1.0, "retries": 3, "price_out": 1e6} | changes
+    with Replies(folder / "replies.sqlite") as replies, Teacher(LLM(**settings), replies, budget or Budget()) as teacher:
+        return list(teacher.answers(requests(count, start)))
+
+
+def texts(results: list[Any]) -> list[tuple[int, str]]:
+    return [(number, reply.text) for number, reply in results]
+
+
+WANTED = [(number, f"ITEM {number}") for number in range(40)]
+
+
+def test_answers_come_in_the_order_of_the_requests_and_are_paid_for_once(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        assert texts(ask(server, tmp_path, 40)) == WANTED
+        assert texts(ask(server, tmp_path, 40, concurrency=1)) == WANTED
+    assert server.requests == 40
+    assert server.most_in_flight <= 8
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_costs_a_retry_and_never_a_row(fault: str, tmp_path: Path) -> None:
+    with FakeServer(fault=lambda number, body: fault if number % 10 == 3 else "", hang_s=1.5) as server:
+        assert texts(ask(server, tmp_path, 20, timeout_s=0.5)) == WANTED[:20]
+    assert server.requests > 20
+
+
+def test_what_stays_failed_stops_the_rest_and_keeps_what_was_answered(tmp_path: Path) -> None:
+    broken = True
+    with FakeServer(fault=lambda number, body: "500" if broken and "item 25" in str(body) else "") as server:
+        with pytest.raises(PawlError, match=r"1 requests to the teacher failed for good, \d+ requests were answered") as error:
+            ask(server, tmp_path, 40, retries=1)
+        assert server.url in error.value.where
+        answered, broken = server.requests - 2, False
+        assert texts(ask(server, tmp_path, 40)) == WANTED
+    assert server.requests == 42, "the failed one was sent twice; nothing that was answered is asked for again"
+    assert answered >= 25
+
+
+def test_a_request_that_the_server_refuses_costs_its_row_alone(tmp_path: Path) -> None:
+    with FakeServer(fault=lambda number, body: "400" if "item 3" in str(body["messages"]) else "") as server:
+        results = ask(server, tmp_path, 4)
+    assert isinstance(results[3][1], Refused)
+    assert "too long" in results[3][1].reason
+    assert texts(results[:3]) == WANTED[:3]
+
+
+def test_a_wrong_key_ends_everything_at_once_and_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAWL_TEST_KEY", "sk-very-secret")
+    with FakeServer(fault=lambda number, body: "401") as server, pytest.raises(PawlError) as error:
+        ask(server, tmp_path, 500, api_key_env="PAWL_TEST_KEY")
+    assert server.requests <= 8
+    assert "sk-very-secret" not in str(error.value)
+    assert all(b"sk-very-secret" not in path.read_bytes() for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("limit", [{"max_tokens": 60}, {"max_cost": 36.0}])
+def test_a_budget_stops_cleanly_and_another_run_goes_on(limit: dict[str, Any], tmp_path: Path) -> None:
+    # a reply has 2 prompt and 3 output tokens, at 1 of money an output token
+    with FakeServer() as server:
+        with pytest.raises(PawlError, match=r"budget for one run is used up: 12 requests were answered"):
+            ask(server, tmp_path, 40, budget=Budget(**limit), concurrency=2)
+        assert server.requests == 12
+        with pytest.raises(PawlError, match="used up"):
+            ask(server, tmp_path, 40, budget=Budget(**limit), concurrency=2)
+        assert server.requests == 24
+        assert texts(ask(server, tmp_path, 40, budget=Budget(max_tokens=80))) == WANTED, "exactly enough for the rest"
+    assert server.requests == 40
+
+
+def test_one_request_twice_is_sent_once(tmp_path: Path) -> None:
+    same = [{"role": "user", "content": "same"}]
+    with FakeServer() as server, Replies(tmp_path / "r.sqlite") as replies:
+        with Teacher(LLM(base_url=server.url, model="fake"), replies, Budget()) as teacher:
+            results = list(teacher.answers((number, same, 0) for number in range(30)))
+            assert teacher.usage.requests == 30 and teacher.budget.requests == 1
+    assert [reply.text for _, reply in results] == ["SAME"] * 30
+    assert server.requests == 1
+
+
+def test_requests_are_read_as_they_are_needed(tmp_path: Path) -> None:
+    read = 0
+
+    def endless() -> Any:
+        nonlocal read
+        while True:
+            yield read, [{"role": "user", "content": f"item {read}"}], 0
+            read += 1
+
+    with FakeServer() as server, Replies(tmp_path / "r.sqlite") as replies:
+        with Teacher(LLM(base_url=server.url, model="fake", concurrency=4), replies, Budget()) as teacher:
+            answers = teacher.answers(endless())
+            assert [next(answers)[0] for _ in range(50)] == list(range(50))
+            answers.close()
+            assert read <= 50 + 16
+    assert server.requests <= 50 + 16
+
+
+def test_without_a_server_the_cache_alone_answers(tmp_path: Path) -> None:
+    with FakeServer() as server:
+        ask(server, tmp_path, 10)
+    assert texts(ask(server, tmp_path, 10, base_url="")) == WANTED[:10]
+    with pytest.raises(PawlError, match="not in the cache, and no teacher is configured"):
+        ask(server, tmp_path, 11, base_url="")
+
+
+def test_a_reply_depends_on_model_messages_and_sampling_alone() -> None:
+    base = Asking("http://a/v1", "m", 10)
+    messages = [{"role": "user", "content": "x"}]
+    key = key_of(base, messages, 0)
+    assert key == key_of(Asking("http://b/v1", "m", 10, timeout_s=1, retries=9, concurrency=1), [{"content": "x", "role": "user"}], 0)
+    others = [key_of(Asking("u", "n", 10), messages, 0), key_of(Asking("u", "m", 11), messages, 0), key_of(base, messages, 1)]
+    others += [key_of(Asking("u", "m", 10, temperature=0.5), messages, 0), key_of(base, [*messages, *messages], 0)]
+    assert len({key, *others}) == 6
+
+
+def test_any_text_survives_the_cache(tmp_path: Path) -> None:
+    wild = ["", "\0\x1b\r\n", "lone \ud800", "x" * 2**20, "'; DROP TABLE replies; --"]
+    for _ in range(2):
+        with Replies(tmp_path / "r.sqlite") as replies:
+            for number, text in enumerate(wild):
+                reply = Reply(text, 1, 2, "stop")
+                assert replies.get(bytes([number])) in (None, reply)
+                replies.put(bytes([number]), reply)
+    with Replies(tmp_path / "r.sqlite") as replies:
+        assert [found.text for number in range(5) if (found := replies.get(bytes([number])))] == wild
+
+
+def test_a_damaged_cache_is_named_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "r.sqlite"
+    path.write_bytes(b"this is no database, whatever its name says" * 100)
+    with pytest.raises(PawlError, match="cannot be used") as error:
+        Replies(path)
+    assert str(path) in error.value.where
+    assert path.read_bytes().startswith(b"this is no database")
+
+
+def test_a_reply_that_cannot_be_kept_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Replies, "_insert", full)
+    with FakeServer() as server, pytest.raises(PawlError, match="the disk is full"):
+        ask(server, tmp_path, 40)
+    assert server.requests < 40
