@@ -21,7 +21,6 @@ from stages.common.items import SPLITS
 from stages.common.process import stage_lock
 from stages.common.schema import Benchmark
 
-
 _GROUPS = 50  # of places of one question in a file, that the report names
 
 

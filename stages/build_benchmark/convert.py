@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.errors import PawlError
-from stages.common.files import write_jsonl, write_text
+from stages.common.files import sha256_text, write_jsonl, write_text
 
 Rows = list[dict[str, Any]]
 
@@ -92,6 +92,16 @@ def choices(rows: Rows, target: Path) -> Path:
     return target.with_suffix(".jsonl")
 
 
+def shuffled_choices(rows: Rows, target: Path) -> Path:
+    """As `choices`, in an order that a hash draws: TruthfulQA's file names the right one first."""
+    drawn = []
+    for row in rows:
+        right = row["choices"][ord(row["answer"]) - ord("A")]
+        mixed = sorted(row["choices"], key=lambda choice, row=row: sha256_text(f"{row['question']}\0{choice}"))  # type: ignore[misc]
+        drawn.append({**row, "choices": mixed, "answer": chr(ord("A") + mixed.index(right))})
+    return choices(drawn, target)
+
+
 def options(path: Path, target: Path) -> Path:
     """Rows {question, A, B, ..., answer} with the options as one text, and a column for each letter that any row has.
 
@@ -125,9 +135,8 @@ def _plain(row: dict[str, Any]) -> Any:
 
 
 CONVERT: dict[str, Callable[[Rows, Path], Path]] = {
-    "gsm8k": gsm8k, "ifeval": ifeval, "arc": arc, "hellaswag": hellaswag, "piqa": piqa, "boolq": boolq, "choices": choices,
-    "mbpp": mbpp, "humaneval": humaneval,
-}  # fmt: skip
+    function.__name__: function for function in (gsm8k, ifeval, arc, hellaswag, piqa, boolq, choices, shuffled_choices, mbpp, humaneval)
+}
 
 
 def read(path: Path) -> Rows:

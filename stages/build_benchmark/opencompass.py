@@ -171,7 +171,7 @@ def _items(config: dict[str, Any], path: Path, suite: Suite, where: str) -> list
         ) from None  # fmt: skip
     column = config["reader_cfg"].get("output_column")
     post = config["eval_cfg"].get("dataset_postprocessor")
-    keep_rows = wants_rows(config["eval_cfg"]["evaluator"])
+    keep_rows = suite.executes_code or wants_rows(config["eval_cfg"]["evaluator"])
     return [
         _item(config, row, turns, _reference(row, column, post), keep_rows) for row, turns in zip(rows, conversations, strict=True)
     ]  # fmt: skip

@@ -94,7 +94,9 @@ def _divide(
         other = asked["test" if split == "val" else "val"]
         if keys & other:
             fix = "leave one of them out, or use one alone"
-            raise PawlError(f"{len(keys & other)} {split} questions of {dataset.name} are on the other side of another dataset", where=where, fix=fix)
+            raise PawlError(
+                f"{len(keys & other)} {split} questions of {dataset.name} are on the other side of another dataset", where=where, fix=fix
+            )
         if not items:
             raise PawlError(f"{dataset.name} has no {split} items", where=where, fix="it needs at least two different questions")
         asked[split] |= keys

@@ -70,8 +70,8 @@ class Models:
                     del self.loaded[next(iter(self.loaded))]
                 print(f"loading {folder}", flush=True)
                 dtype = "auto" if self.dtype == "auto" else getattr(torch, self.dtype)
-                model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(self.device).eval()
-                self.loaded[folder] = model, AutoTokenizer.from_pretrained(folder)
+                model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+                self.loaded[folder] = model.to(self.device).eval(), AutoTokenizer.from_pretrained(folder)
             self.loaded[folder] = self.loaded.pop(folder)  # the last used is the last to go
             return self.loaded[folder]  # type: ignore[no-any-return]
 
@@ -214,7 +214,7 @@ def serve(args: argparse.Namespace) -> None:
         loop, answer = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
         def done(value: Any) -> None:
-            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(value))
+            loop.call_soon_threadsafe(lambda: None if answer.done() else answer.set_result(value))
 
         try:
             body = json.loads(await http.text())

@@ -28,6 +28,7 @@ class Row:
         prompt_tokens, output_tokens: as counted by the server.
         truncated: the reply hit the output limit before it ended.
         repeat: 0 for the first run over the items, 1 for the second, ...
+        fingerprint: hash of what the answers depend on (model, template, engine, sampling), as the summary's spells it out.
     """
 
     item_id: str
@@ -41,11 +42,13 @@ class Row:
     output_tokens: int
     truncated: bool
     repeat: int = 0
+    fingerprint: str = ""
 
 
+_OPTIONAL = {"repeat": 0, "fingerprint": ""}
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "item_id": str, "benchmark": str, "split": str, "correct": bool, "score": (int, float), "prediction": str,
-    "gold": str, "prompt_tokens": int, "output_tokens": int, "truncated": bool, "repeat": int,
+    "gold": str, "prompt_tokens": int, "output_tokens": int, "truncated": bool, "repeat": int, "fingerprint": str,
 }  # fmt: skip
 
 
@@ -68,12 +71,12 @@ def read_rows(path: Path | str) -> list[Row]:
     rows = []
     for number, value in enumerate(read_jsonl(path), 1):
         where = f"{path}, row {number}"
-        if missing := [name for name in names if name not in value and name != "repeat"]:
+        if missing := [name for name in names if name not in value and name not in _OPTIONAL]:
             raise PawlError(f"column missing: {', '.join(missing)}", where=where, fix=f"a row has {', '.join(names)}")
         if unknown := [name for name in value if name not in names]:
             raise PawlError(f"unknown column: {', '.join(unknown)}", where=where, fix=f"a row has {', '.join(names)}")
         for name, kind in _TYPES.items():
-            given = value.get(name, 0)
+            given = value.get(name, _OPTIONAL.get(name))
             if not isinstance(given, kind) or (kind is not bool and isinstance(given, bool)):
                 raise PawlError(f"{name} is {given!r:.80}, of the wrong type", where=where)
         if not math.isfinite(value["score"]) or not 0 <= value["score"] <= 1:

@@ -79,11 +79,16 @@ class _Package(importlib.machinery.SourceFileLoader):
             if name in named:
                 return getattr(importlib.import_module(f"{module.__name__}.{named[name]}"), name)
             if not name.startswith("__"):
+                folder = Path(loader.path).parent
+                if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
+                    return importlib.import_module(f"{module.__name__}.{name}")
                 for part in starred:
-                    if _defines(Path(loader.path).parent, part, name):
+                    if _defines(folder, part, name):
                         return getattr(importlib.import_module(f"{module.__name__}.{part}"), name)
             if "__getattr__" in module.__dict__:
                 del module.__dict__["__getattr__"]
+                for heavy in _HEAVY:  # whatever runs now may import parts of them, which a lazy whole does not bear
+                    getattr(importlib.import_module(heavy), "__version__", None)
                 super(_Package, loader).exec_module(module)
             return getattr(module, name)
 

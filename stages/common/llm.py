@@ -27,7 +27,10 @@ class Reply:
 
 @dataclass(frozen=True)
 class Asking:
-    """How a server is asked; `api_key_env` names the environment variable that holds the key, and the key itself is kept nowhere."""
+    """How a server is asked; `extra` joins the request's body (top_k, ...).
+
+    `api_key_env` names the environment variable that holds the key, and the key itself is kept nowhere.
+    """
 
     base_url: str
     model: str
@@ -39,6 +42,7 @@ class Asking:
     timeout_s: float = 300.0
     retries: int = 3
     api_key_env: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class _Malformed(Exception):
@@ -150,6 +154,7 @@ async def _one(client: Any, asking: Asking, messages: list[dict[str, str]]) -> R
             answer = await client.chat.completions.create(
                 model=asking.model, messages=messages, max_tokens=asking.max_output_tokens,
                 temperature=asking.temperature, top_p=asking.top_p, seed=asking.seed,
+                extra_body=asking.extra or None,
             )  # fmt: skip
             return _reply(answer)
         except (_Malformed, ValueError) as error:  # ValueError: the body was no JSON
