@@ -11,11 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from stages.common import adapter as adapters
+from stages.common import batching
 from stages.common.errors import PawlError
 from stages.common.files import main_root, read_json
 from stages.common.schema import Engine
-
-BATCHING = "1"  # raise it when stages/common/batching.py answers otherwise
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def engine_version(kind: str, python: str) -> str:
         PawlError: vLLM is not installed in its environment.
     """
     if kind == "transformers":
-        return f"transformers {version('transformers')}, batching {BATCHING}"
+        return f"transformers {version('transformers')}, batching {batching.VERSION}"
     code = "from importlib.metadata import distributions as all; print(*(f'{d.name} {d.version}' for d in all() if d.name[:4] == 'vllm'))"
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
     if found.returncode or not found.stdout.strip():

@@ -56,7 +56,7 @@ def furnish(room: str, binds: list[str], memory: int) -> None:
         inside = Path(room + (other or path))
         if Path(path).is_symlink():
             inside.parent.mkdir(parents=True, exist_ok=True)
-            inside.symlink_to(os.readlink(path))
+            inside.symlink_to(Path(path).readlink())
             continue
         (inside if Path(path).is_dir() else inside.parent).mkdir(parents=True, exist_ok=True)
         if not Path(path).is_dir():

@@ -38,7 +38,7 @@ def rows(
     thinking = thinking or Thinking()
     answers = [thinking.strip(reply.text) for reply in replies]
     predictions = [scorer.postprocess(answer.text) for answer in answers]
-    scores = instead(task, predictions) if instead else _scores(task, scorer, predictions)
+    scores = instead(task, predictions) if instead else by_rule(task, scorer, predictions)
     if len(scores) != len(task.items) or not all(isinstance(score, float) and 0 <= score <= 1 for score in scores):
         raise PawlError(
             f"{len(scores)} scores for {len(task.items)} items of {task.name}, or one outside 0 to 1", where="benchmark.evaluator"
@@ -53,7 +53,7 @@ def rows(
     ]  # fmt: skip
 
 
-def _scores(task: Task, scorer: Scorer, predictions: list[Any]) -> list[float]:
+def by_rule(task: Task, scorer: Scorer, predictions: list[Any]) -> list[float]:
     """The score of each item; their mean is the evaluator's metric."""
     kind = type(scorer.evaluator).__name__
     rule, golds = details.ADAPTERS.get(kind), task.golds
