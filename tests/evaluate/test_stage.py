@@ -18,7 +18,7 @@ from stages.common.files import write_jsonl
 from stages.common.items import item_id, read_rows
 from stages.common.schema import Engine, Evaluate
 from stages.evaluate import __main__ as stage
-from stages.evaluate import benchmark, infer
+from stages.evaluate import benchmark, infer, results
 from tests.evaluate.test_score import AccwithDetailsEvaluator
 from tests.fake_server import FakeServer
 
@@ -45,20 +45,15 @@ class Run:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.monkeypatch = root, monkeypatch
         make_items(root)
-        for module in (stage, benchmark):
+        for module in (stage, benchmark, results):
             monkeypatch.setattr(module, "ROOT", root)
         monkeypatch.setattr("stages.common.process.ROOT", root)
         monkeypatch.setattr(llm, "_PAUSE_S", 0.01)
         monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
         monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)
         monkeypatch.setattr(stage, "base_model", lambda: ({"name": "Fake", "weights_sha256": "abc"}, root))
-        monkeypatch.setattr(benchmark, "load", self.load)
-        monkeypatch.setattr(benchmark, "evaluator", lambda dotted: AccwithDetailsEvaluator())
+        monkeypatch.setattr(benchmark, "evaluator", lambda spec: AccwithDetailsEvaluator())
         (root / ".pawl").mkdir()
-
-    @staticmethod
-    def load(items: dict[Path, list[dict[str, Any]]]) -> list[benchmark.Task]:
-        return [benchmark.Task(path.stem, path.parent.name, part, None, [row["question"] for row in part]) for path, part in items.items()]
 
     def __call__(self, server: FakeServer, *splits: str, **changes: object) -> None:
         evaluate = {
@@ -66,7 +61,9 @@ class Run:
         }  # fmt: skip
         engine = Engine(name="external", kind="external", dtype="auto", max_model_len=64, startup_timeout_s=5.0, base_url=server.url)
         params = SimpleNamespace(
-            engine=engine, evaluate=Evaluate(**{**evaluate, **changes}), benchmark=SimpleNamespace(evaluator="x.Y", postprocessor="strip")
+            engine=engine,
+            evaluate=Evaluate(**{"name": "e", **evaluate, **changes}),
+            benchmark=SimpleNamespace(evaluator="x.Y", postprocessor="strip", allow_code_execution=False),
         )
 
         @contextmanager
@@ -94,7 +91,7 @@ def test_every_item_has_its_row_in_the_order_of_the_files(run: Run) -> None:
     assert list(run.files()) == [f"reports/baseline/{split}.{kind}" for split in ("test", "val") for kind in ("json", "jsonl")]
     for split, count in ROWS.items():
         rows = read_rows(run.root / f"reports/baseline/{split}.jsonl")
-        wanted = [row["item_id"] for part in benchmark.read([split]).values() for row in part]
+        wanted = [row["item_id"] for task in benchmark.read([split]) for row in task.items]
         assert [row.item_id for row in rows] == wanted and len(rows) == 2 * count
         summary = json.loads((run.root / f"reports/baseline/{split}.json").read_text())
         assert summary["overall"]["accuracy"] == pytest.approx(sum(row.correct for row in rows) / len(rows))
@@ -147,7 +144,7 @@ def test_one_request_that_stays_failed_leaves_no_file(run: Run, fault: str) -> N
 def test_a_missing_adapter_is_an_error_before_anything_is_asked(run: Run) -> None:
     run.monkeypatch.setattr("sys.argv", ["evaluate", "--split", "val"])
     with pytest.raises(PawlError, match="no fine-tuned model"):
-        stage.adapter_dir()
+        stage.tuned_dir()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +160,7 @@ def test_a_missing_adapter_is_an_error_before_anything_is_asked(run: Run) -> Non
 )
 def test_items_that_are_not_whole_are_refused_with_file_and_place(run: Run, change: Any, message: str) -> None:
     path = run.root / "data/benchmark/val/loud.jsonl"
-    write_jsonl(path, change(list(benchmark.read(["val"])[path])))
+    write_jsonl(path, change(next(task.items for task in benchmark.read(["val"]) if task.name == "loud")))
     with pytest.raises(PawlError, match=message) as caught:
         benchmark.read(["val"])
     assert str(path) in caught.value.where
@@ -188,11 +185,6 @@ def test_a_generation_without_a_single_token_is_no_answer() -> None:
     local: Any = SimpleNamespace(kind="transformers", max_model_len=64)
     with pytest.raises(PawlError, match="generated nothing"):
         infer._check(llm.Reply("", 4, 0, "stop"), "abc", endpoint, local, SimpleNamespace(max_output_tokens=8))  # type: ignore[arg-type]
-
-
-def test_transformers_refuses_to_pretend_that_it_samples() -> None:
-    with pytest.raises(PawlError, match="most likely token"):
-        infer.ask(SimpleNamespace(), [], SimpleNamespace(kind="transformers"), SimpleNamespace(temperature=0.7))  # type: ignore[arg-type]
 
 
 def test_each_call_locks_the_stages_whose_files_it_writes() -> None:
