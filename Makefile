@@ -44,6 +44,9 @@ doctor: .venv/ready  ## what this machine can run, and what is missing
 gpu-check: .venv/ready .venv-serve/ready  ## on a machine with a GPU: train there and serve with vLLM, under 10 minutes
 	@pytest -m e2e tests/e2e/test_real_model.py -rs
 
+bench-eval: .venv/ready  ## time an evaluation here and through OpenCompass's own command, paired (after 'make run')
+	@python -m tests.evaluate.bench
+
 serve-env: .venv-serve/ready  ## vLLM in its own environment (GPU build where there is a GPU)
 
 clean:  ## remove environments and scratch files; results, caches and models stay
@@ -79,4 +82,4 @@ SERVE := $(if $(shell command -v nvidia-smi),serve-gpu,serve-cpu)
 	@.uv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@
 
-.PHONY: help run test check ui page doctor serve-env clean lock gpu-check
+.PHONY: help run test check ui page doctor serve-env clean lock gpu-check bench-eval

@@ -14,7 +14,7 @@ import pytest
 
 from stages.common import llm
 from stages.common.errors import PawlError
-from stages.common.files import write_jsonl
+from stages.common.files import write_json, write_jsonl
 from stages.common.items import item_id, read_rows
 from stages.common.schema import Engine, Evaluate
 from stages.evaluate import __main__ as stage
@@ -190,3 +190,57 @@ def test_a_generation_without_a_single_token_is_no_answer() -> None:
 def test_each_call_locks_the_stages_whose_files_it_writes() -> None:
     assert stage.stages(argparse.Namespace(base=True, split=["val", "test"])) == ["baseline"]
     assert stage.stages(argparse.Namespace(base=False, split=["val", "test"])) == ["eval_val", "eval_test"]
+
+
+def test_each_tenth_request_answered_500_loses_no_item(run: Run) -> None:
+    with FakeServer(fault=lambda number, body: "500" if number % 10 == 0 else "") as server:
+        run(server, retries=3)
+    assert sum(len(read_rows(run.root / f"reports/baseline/{split}.jsonl")) for split in ROWS) == 38
+
+
+def test_several_runs_differ_in_their_seed_and_give_pass_at_k(run: Run) -> None:
+    with FakeServer(answer=lambda body: body["messages"][0]["content"].upper() if body["seed"] == 1 else "no") as server:
+        run(server, "val", num_runs=2, temperature=0.5)
+    rows = read_rows(run.root / "reports/baseline/val.jsonl")
+    assert sorted({row.repeat for row in rows}) == [0, 1] and len(rows) == 48
+    assert {body["seed"] for body in server.bodies} == {0, 1}
+    overall = json.loads((run.root / "reports/baseline/val.json").read_text())["overall"]
+    assert overall["n"] == 48 and overall["accuracy"] == 0.5
+    assert overall["pass_at_k"] == {"1": 0.5, "2": 1.0}, "each item is right in one of its two runs"
+
+
+def test_a_limit_asks_the_first_items_and_shows_in_the_settings(run: Run) -> None:
+    with FakeServer() as server:
+        run(server, "val", limit=3)
+    summary = json.loads((run.root / "reports/baseline/val.json").read_text())
+    assert summary["overall"]["n"] == 6 and summary["settings"]["limit"] == summary["fingerprint"]["limit"] == 3
+
+
+def test_every_row_names_what_it_depends_on(run: Run) -> None:
+    seen = []
+    with FakeServer() as server:
+        for changes in ({}, {}, {"top_k": 5}):
+            run(server, "val", **changes)
+            rows = read_rows(run.root / "reports/baseline/val.jsonl")
+            assert len({row.fingerprint for row in rows}) == 1
+            seen.append(rows[0].fingerprint)
+    assert seen[0] == seen[1] != seen[2] and len(seen[0]) == 16
+    assert server.bodies[-1]["top_k"] == 5 and "top_k" not in server.bodies[0]
+
+
+def test_progress_says_nothing_of_test_scores(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(infer, "_EVERY_S", 0.0)
+    with FakeServer() as server:
+        run(server, "test")
+        assert "right" not in capsys.readouterr().out
+        run(server, "val")
+        assert "right" in capsys.readouterr().out
+
+
+def test_model_written_code_is_not_run_unless_that_is_allowed(run: Run) -> None:
+    write_json(run.root / "data/benchmark/val/loud.scoring.json", {
+        "evaluator": {"type": "opencompass.datasets.mbpp.MBPPEvaluator"}, "postprocessor": None, "metric": "score", "executes_code": True,
+    })  # fmt: skip
+    with FakeServer() as server, pytest.raises(PawlError, match="scoring loud runs what the model wrote"):
+        run(server, "val")
+    assert server.requests == 0
