@@ -66,7 +66,7 @@ def load(name: str, suite: Suite, *, own: bool) -> list[Dataset]:
             abbreviation = str(config["abbr"])
             safe = re.sub(r"[^A-Za-z0-9_.-]", "_", abbreviation) if abbreviation.isascii() else f"{name}-{number}"
             items = _items(config, path, suite, where)
-            own_val = _items(_at(config, suite.val_split), path, suite, where) if own else []
+            own_val = _items(_at(config, suite.val_split), path, suite, where) if own and suite.val_split else []
             made.append(Dataset(safe, items, own_val, scoring(config, suite)))
         return made
 

@@ -29,7 +29,7 @@ import psutil
 from stages.common import process
 from stages.common.commands import Command
 from stages.common.errors import PawlError, run_main
-from stages.common.files import ROOT, main_root, write_json
+from stages.common.files import ROOT, write_json
 
 _POLL_S = 0.25
 _TAIL = 2500  # characters of a dead server's log that fit on one screen
@@ -88,7 +88,7 @@ def shared(
     Raises:
         PawlError: it does not get ready (its last lines are in the error).
     """
-    folder = main_root() / ".pawl" / "serve"
+    folder = ROOT / ".pawl" / "serve"
     folder.mkdir(parents=True, exist_ok=True)
     state, use = folder / f"{key}.json", folder / f"{key}.use"
     with open(use, "a", encoding="utf-8") as lock:

@@ -18,12 +18,14 @@ import pytest
 from stages.common import server
 from stages.common.commands import Command
 from stages.common.errors import PawlError
+from stages.common.files import ROOT
 from tests.common.test_engine import SERVER
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setattr(server, "main_root", lambda: tmp_path)
+    monkeypatch.setattr(server, "ROOT", tmp_path)
+    (tmp_path / "stages").symlink_to(ROOT / "stages")
     (tmp_path / "server.py").write_text(SERVER)
     yield tmp_path
     for state in (tmp_path / ".pawl/serve").glob("*.json"):
@@ -107,7 +109,7 @@ def test_another_server_takes_its_place_and_memory(root: Path) -> None:
 def test_on_a_gpu_it_makes_way_for_training(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with shared(root, gpu=True) as running:
         pass
-    lock = server.ROOT / ".pawl" / "train.lock"
+    lock = root / ".pawl" / "train.lock"
     lock.parent.mkdir(exist_ok=True)
     code = f"import fcntl,time; f=open({str(lock)!r},'a'); fcntl.flock(f,2); print('held',flush=True); time.sleep(20)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as training:
@@ -137,13 +139,13 @@ def test_a_port_that_another_program_took_is_not_taken_for_the_server(root: Path
 def test_the_owner_is_the_dvc_that_this_process_descends_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PAWL_RUN_PID", raising=False)
     code = "from stages.common.server import owner_of_this_run as o; print(o())"
-    bare = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=server.ROOT)
+    bare = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert bare.stdout.strip() == "None"
     dvc = tmp_path / "dvc"
     dvc.write_text(
         f"import os, subprocess, sys\nprint(os.getpid(), flush=True)\nsubprocess.run(['sh', '-c', '{sys.executable} -c \"{code}\"'])\n"
     )
-    done = subprocess.run([sys.executable, str(dvc)], capture_output=True, text=True, cwd=server.ROOT)
+    done = subprocess.run([sys.executable, str(dvc)], capture_output=True, text=True, cwd=ROOT)
     pid, owner = done.stdout.split()
     assert pid == owner
     monkeypatch.setenv("PAWL_RUN_PID", "77")
