@@ -195,7 +195,7 @@ def keep(state: Path) -> int:
                     continue
                 known = _read_json(state) or known
                 orphaned = not any(_lives(owner) for owner in known["owners"])
-                unwanted = state.with_suffix(".stop").exists() or (known["gpu"] and _training())
+                unwanted = state.with_suffix(".stop").exists() or (known["gpu"] and _training(state.parents[1]))
                 if orphaned or unwanted or time.monotonic() - last_used > known["idle_s"]:
                     break  # with the lock: who wants it now waits, and finds it gone
                 fcntl.flock(use, fcntl.LOCK_UN)
@@ -251,10 +251,10 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def _training() -> bool:
+def _training(folder: Path) -> bool:
     """Whether a process holds the train stage's lock; asked of the kernel's list, since trying the lock could fail the stage."""
     try:
-        inode = (ROOT / ".pawl" / "train.lock").stat().st_ino
+        inode = (folder / "train.lock").stat().st_ino
         return any(f":{inode} " in line for line in Path("/proc/locks").read_text(encoding="ascii").splitlines())
     except OSError:
         return False

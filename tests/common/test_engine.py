@@ -240,6 +240,63 @@ def test_an_external_server_is_never_asked_in_an_adapters_name(tmp_path: Path, m
             pass
 
 
+def test_an_external_server_serves_the_fine_tuned_model_under_a_name_of_its_own(tmp_path: Path, model: Path) -> None:
+    with FakeServer(models=("base", "tuned")) as server:
+        outside = settings("external", base_url=server.url, served_model="base", served_adapter="tuned")
+        adapter = make_adapter(tmp_path / "adapter")
+        with engine.serve(outside, model, None, tmp_path / "log") as one, engine.serve(outside, model, adapter, tmp_path / "log") as other:
+            assert (one.model, other.model) == ("base", "tuned")
+            differs = {key for key in other.fingerprint if one.fingerprint.get(key) != other.fingerprint[key]}
+            assert differs == {"adapter_sha256", "adapter_served_as"}, "the judge takes what begins with adapter for the model"
+        wrong = settings("external", base_url=server.url, served_model="base", served_adapter="gone")
+        with pytest.raises(PawlError, match="does not serve 'gone'"), engine.serve(wrong, model, adapter, tmp_path / "log"):
+            pass
+
+
+def test_full_fine_tuning_is_served_as_the_model_that_it_is(
+    tmp_path: Path, model: Path, fake_command: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = tmp_path / "tuned"
+    tuned.mkdir()
+    (tuned / "config.json").write_text("{}")
+    (tuned / "model.safetensors").write_bytes(b"other weights")
+    (tuned / "chat_template.jinja").write_text("{{ messages }}")
+    started: list[Path] = []
+    usual = engine.command
+    monkeypatch.setattr(engine, "command", lambda kind, folder, *args, **kwargs: started.append(folder) or usual(**kwargs))
+    with engine.serve(settings("transformers"), model, tuned, tmp_path / "log", weights_sha256="abc") as endpoint:
+        assert set(started) == {tuned.resolve()}
+        assert endpoint.fingerprint["base_sha256"] == "abc" and len(endpoint.fingerprint["adapter_sha256"]) == 64
+
+
+def write_tensors(path: Path, *names: str) -> None:
+    header = json.dumps({name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for name in names}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "merged"),
+    [
+        ({}, ["base.q.lora_A.weight"], False),
+        ({"use_dora": True}, ["base.q.lora_A.weight"], True),
+        ({"modules_to_save": ["lm_head"]}, ["base.q.lora_A.weight"], True),
+        ({"bias": "all"}, ["base.q.lora_A.weight"], True),
+        ({"bias": "none"}, ["base.q.lora_A.weight", "base.embed_tokens.weight"], True),  # a vocabulary of another size
+        ({"trainable_token_indices": [1]}, ["base.q.lora_A.weight"], True),
+    ],
+)
+def test_what_vllm_cannot_serve_beside_its_base_is_merged(tmp_path: Path, config: dict, tensors: list[str], merged: bool) -> None:
+    adapter = make_adapter(tmp_path / "adapter", **config)
+    write_tensors(adapter / "adapter_model.safetensors", *tensors)
+    assert adapters.needs_merge(adapter) == merged
+
+
+def test_several_machines_split_the_model_through_ray(model: Path) -> None:
+    started = render("vllm", model, gpus=4, nodes=2)
+    assert value(started.argv, "--pipeline-parallel-size") == "2" and value(started.argv, "--tensor-parallel-size") == "4"
+    assert value(started.argv, "--distributed-executor-backend") == "ray"
+
+
 @pytest.mark.parametrize(("heads", "gpus", "split"), [(9, 0, 0), (9, 1, 1), (9, 4, 3), (32, 8, 8), (12, 8, 6)])
 def test_a_model_is_split_over_as_many_gpus_as_divide_its_heads(tmp_path: Path, heads: int, gpus: int, split: int) -> None:
     (tmp_path / "config.json").write_text(f'{{"num_attention_heads": {heads}}}')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 
 from stages.common import llm
+from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
 from stages.common.files import write_json, write_jsonl
 from stages.common.items import item_id, read_rows
 from stages.common.schema import Engine, Evaluate
+from stages.common.server import ServerDiedError
 from stages.evaluate import __main__ as stage
 from stages.evaluate import benchmark, infer, results
 from tests.evaluate.test_score import AccwithDetailsEvaluator
@@ -235,6 +238,36 @@ def test_progress_says_nothing_of_test_scores(run: Run, capsys: pytest.CaptureFi
         assert "right" not in capsys.readouterr().out
         run(server, "val")
         assert "right" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_server_that_dies_is_started_once_more_and_asked_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch, deaths: int) -> None:
+    """The first server dies after ten answers, and with `deaths` of 2 so does the next one."""
+    starts: list[int] = []
+
+    @contextmanager
+    def serve(engine: Engine, *args: Any, meanwhile: Any, **kwargs: Any) -> Iterator[Endpoint]:
+        starts.append(server.requests)
+        if meanwhile:
+            meanwhile()
+
+        def check() -> None:
+            if len(starts) <= deaths and server.requests - starts[-1] >= 10:
+                raise ServerDiedError("the server ended with code 9; its last lines:\nkilled")
+
+        yield Endpoint(server.url, "fake", "", {"engine": "fake"}, check)
+
+    monkeypatch.setattr(results.engine, "serve", serve)
+    with FakeServer(answer=lambda body: time.sleep(0.15) or "4") as server:  # type: ignore[func-returns-value]
+        if deaths == 1:
+            run(server, "val", concurrency=2, request_timeout_s=5.0)
+            assert len(starts) == 2 and 24 <= server.requests <= 26, "at most what was in flight is asked twice"
+            assert len(read_rows(run.root / "reports/baseline/val.jsonl")) == 24
+        else:
+            with pytest.raises(PawlError, match="ended with code 9"):
+                run(server, "val", concurrency=2, request_timeout_s=5.0)
+            [journal] = (run.root / ".pawl/eval").glob("*.jsonl")
+            assert run.files() == {} and len(journal.read_text().splitlines()) >= 18, "finished items are kept"
 
 
 def test_model_written_code_is_not_run_unless_that_is_allowed(run: Run) -> None:
