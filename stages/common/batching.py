@@ -236,7 +236,7 @@ def serve(args: argparse.Namespace) -> None:
 
     app = web.Application(client_max_size=64 * 2**20)
     app.add_routes([web.get("/health", health), web.get("/v1/models", listed), web.post("/v1/chat/completions", chat)])
-    web.run_app(app, host=args.host, port=args.port, access_log=None, print=None)
+    web.run_app(app, host=args.host, port=args.port, access_log=None, print=None, shutdown_timeout=1.0)
 
 
 def parse(body: dict[str, Any], tokenizer: Any, max_model_len: int, done: Callable[[Any], None]) -> Request:
