@@ -50,6 +50,9 @@ bench-train: .venv/ready  ## what the stage train costs over llamafactory-cli it
 bench-data: .venv/ready | $(UV)  ## measure the data stage: teacher against distilabel, decontamination of a million rows
 	@python benchmarks/data.py
 
+bench-eval: .venv/ready  ## time an evaluation here and through OpenCompass's own command, paired (after 'make run')
+	@python -m tests.evaluate.bench
+
 serve-env: .venv-serve/ready  ## vLLM in its own environment (GPU build where there is a GPU)
 
 clean:  ## remove environments and scratch files; results, caches and models stay
@@ -85,4 +88,4 @@ SERVE := $(if $(shell command -v nvidia-smi),serve-gpu,serve-cpu)
 	@.uv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@
 
-.PHONY: help run test check ui page doctor serve-env clean lock gpu-check bench-train bench-data
+.PHONY: help run test check ui page doctor serve-env clean lock gpu-check bench-train bench-data bench-eval

@@ -2,8 +2,9 @@
 
 python -m stages.build_benchmark
 
-Writes data/benchmark/val/<task>.jsonl and data/benchmark/test/<task>.jsonl, rows {item_id, benchmark, question, answer, category},
-and reports/build_benchmark.json with counts, hashes and licences.
+Writes data/benchmark/val/<task>.jsonl and data/benchmark/test/<task>.jsonl, rows {item_id, benchmark, question, answer, category};
+for a dataset of OpenCompass also the conversation, what its evaluator compares with, and <task>.scoring.json, which names that evaluator.
+reports/build_benchmark.json has counts, hashes and licences.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from stages.common.items import SPLITS
 from stages.common.process import stage_lock
 from stages.common.schema import Benchmark
 
+_GROUPS = 50  # of places of one question in a file, that the report names
+
 
 def write(tasks: dict[str, Task], folder: Path) -> dict[str, str]:
     """Write both splits under `folder`; the hash of each, over names and contents of its files."""
@@ -28,17 +31,20 @@ def write(tasks: dict[str, Task], folder: Path) -> dict[str, str]:
         with fresh_folder(folder / which) as target:
             for name, task in tasks.items():
                 write_jsonl(target / f"{name}.jsonl", getattr(task, which))
+                if task.scoring:
+                    write_json(target / f"{name}.scoring.json", task.scoring)
         hashes[f"{which}_sha256"] = sha256_folder(folder / which)
     return hashes
 
 
 def summarize(benchmark: Benchmark, tasks: dict[str, Task]) -> dict[str, Any]:
     """What reports/build_benchmark.json says, but for the hashes."""
-    rows = {
-        name: {"val": len(task.val), "test": len(task.test), "duplicates": task.duplicates, "licence": benchmark.tasks[name].licence}
-        for name, task in tasks.items()
-    }
-    licences = sorted({source.licence for source in benchmark.tasks.values() if source.licence})
+    rows: dict[str, dict[str, Any]] = {}
+    for name, task in tasks.items():
+        rows[name] = {"val": len(task.val), "test": len(task.test), "duplicates": task.duplicates, "licence": task.licence}
+        if task.repeated:
+            rows[name]["repeated"] = task.repeated[:_GROUPS]
+    licences = sorted({task.licence for task in tasks.values() if task.licence})
     duplicates = sum(task.duplicates for task in tasks.values())
     return {"name": benchmark.name, "seed": benchmark.seed, "tasks": rows, "duplicates": duplicates, "licence": "; ".join(licences)}
 

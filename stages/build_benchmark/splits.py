@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from stages.build_benchmark import opencompass
 from stages.common.errors import PawlError
 from stages.common.files import sha256_text
 from stages.common.items import SPLITS, item_id
 from stages.common.questions import Question, choose, normalize, read, stream, take
 from stages.common.schema import Benchmark, Source
 
-Item = dict[str, str]
-"""{item_id, benchmark, question, answer, category}"""
+Item = dict[str, Any]
+"""{item_id, benchmark, question, answer, category}; of a suite also messages, reference and perhaps row (see opencompass.Dataset)"""
 Parts = dict[str, list[Question]]
 """The questions of val and of test."""
 
 
 @dataclass
 class Task:
-    """The items of one task, and how many drawn or read questions were dropped because they repeat another."""
+    """The items of one task or dataset.
+
+    Attributes:
+        duplicates: how many drawn or read questions were dropped because they repeat another.
+        repeated: the questions that a suite's file holds more than once, as groups of places in it, counted from 1.
+        scoring: how replies become scores, for a dataset of a suite.
+        licence: of its data.
+    """
 
     val: list[Item]
     test: list[Item]
     duplicates: int
+    licence: str = ""
+    repeated: list[list[int]] = field(default_factory=list)
+    scoring: dict[str, Any] | None = None
 
 
 def build(benchmark: Benchmark) -> dict[str, Task]:
@@ -32,23 +44,70 @@ def build(benchmark: Benchmark) -> dict[str, Task]:
     Raises:
         PawlError: a name that cannot be a file name, a broken line, too few questions, val and test that overlap all the same.
     """
-    check_names(list(benchmark.tasks))
+    check_names([*benchmark.tasks, *benchmark.suites])
     wanted = {"val": benchmark.val_items, "test": benchmark.test_items}
     asked: dict[str, set[str]] = {split: set() for split in SPLITS}  # by all tasks so far: two may draw from one generator or read one file
     tasks = {}
     for name, source in benchmark.tasks.items():
         _refuse_training_keys(source, f"benchmark.tasks.{name}")
         make = _drawn if source.kind == "procedural" else _read
-        parts, duplicates = make(name, source, benchmark.seed, wanted, asked)
+        parts, duplicates = make(name, source, benchmark, wanted, asked)
         for split, questions in parts.items():
             if not questions:
                 fix = "its file needs at least four different questions"
                 raise PawlError(f"{name} has no {split} items", where=f"benchmark.tasks.{name}", fix=fix)
             asked[split] |= {normalize(question.question) for question in questions}
         val, test = ([_item(name, question) for question in parts[split]] for split in SPLITS)
-        tasks[name] = Task(val, test, duplicates)
+        tasks[name] = Task(val, test, duplicates, source.licence)
+    for name, suite in benchmark.suites.items():
+        for dataset in opencompass.load(name, suite, own=benchmark.splits == "own"):
+            if dataset.name in tasks:
+                fix = "name other abbreviations, or rename the task"
+                raise PawlError(f"two datasets are called {dataset.name}", where=f"benchmark.suites.{name}", fix=fix)
+            tasks[dataset.name] = _divide(dataset, benchmark, wanted, asked, suite.licence)
+    check_names(list(tasks))
     check_disjoint(tasks)
     return tasks
+
+
+def _divide(
+    dataset: opencompass.Dataset, benchmark: Benchmark, wanted: dict[str, int], asked: dict[str, set[str]], licence: str
+) -> Task:  # fmt: skip
+    """A suite's dataset as validation and test: its first and last items, a seeded draw, or its own validation split."""
+    where = f"benchmark.suites ({dataset.name})"
+    own = benchmark.splits == "own"
+    if own and not dataset.own_val:
+        raise PawlError(f"{dataset.name} has no validation split of its own", where=where, fix="choose benchmark.splits=ends or seeded")
+    places: dict[str, list[int]] = {}
+    for place, item in enumerate(dataset.items, 1):
+        places.setdefault(normalize(item["question"]), []).append(place)
+    firsts = [dataset.items[group[0] - 1] for group in places.values()]  # of questions that repeat, the first
+    if benchmark.splits == "seeded":
+        firsts.sort(key=lambda item: sha256_text(f"{benchmark.seed}\0{item['question']}"))
+    half = len(firsts) if own else len(firsts) // 2
+    test = firsts[-min(wanted["test"], half) :] if half else []
+    val = dataset.own_val if own else firsts
+    taken = {normalize(item["question"]) for item in test}
+    val = [item for item in val if normalize(item["question"]) not in taken][: min(wanted["val"], len(val) if own else half)]
+    for split, items in (("val", val), ("test", test)):
+        keys = {normalize(item["question"]) for item in items}
+        other = asked["test" if split == "val" else "val"]
+        if keys & other:
+            fix = "leave one of them out, or use one alone"
+            raise PawlError(
+                f"{len(keys & other)} {split} questions of {dataset.name} are on the other side of another dataset", where=where, fix=fix
+            )
+        if not items:
+            raise PawlError(f"{dataset.name} has no {split} items", where=where, fix="it needs at least two different questions")
+        asked[split] |= keys
+    groups = [group for group in places.values() if len(group) > 1]
+    named = ([_named(dataset.name, item) for item in items] for items in (val, test))
+    return Task(*named, sum(len(group) - 1 for group in groups), licence, groups, dataset.scoring)
+
+
+def _named(name: str, item: Item) -> Item:
+    """An item with its identity: what the model is asked last, and the right answer; the worked examples before it are no part of it."""
+    return {"item_id": item_id(name, item["question"], item["answer"]), "benchmark": name, **item}
 
 
 def check_names(names: list[str]) -> None:
@@ -78,14 +137,14 @@ def check_disjoint(tasks: dict[str, Task]) -> None:
             raise PawlError("two items of one split have the same item_id", where="benchmark.tasks", fix="this is a bug of build_benchmark")
 
 
-def _drawn(name: str, source: Source, seed: int, wanted: dict[str, int], asked: dict[str, set[str]]) -> tuple[Parts, int]:
+def _drawn(name: str, source: Source, benchmark: Benchmark, wanted: dict[str, int], asked: dict[str, set[str]]) -> tuple[Parts, int]:
     """Draw validation items with `seed` and test items with `seed` + 1, by turns, each question new to both.
 
     By turns, because a task runs out of its easy questions first (there are 200 sums of one digit): were one split drawn after the
     other, the second would be the harder one. Measured: 92 of 200 one-digit sums in the first, 58 in the second.
     """
     where = f"benchmark.tasks.{name}"
-    streams = {split: stream(source, seed + number, where) for number, split in enumerate(SPLITS)}
+    streams = {split: stream(source, benchmark.seed + number, where) for number, split in enumerate(SPLITS)}
     parts: Parts = {split: [] for split in SPLITS}
     seen: set[str] = set()
     drawn = 0
@@ -101,8 +160,9 @@ def _drawn(name: str, source: Source, seed: int, wanted: dict[str, int], asked: 
     return parts, drawn - sum(wanted.values())
 
 
-def _read(name: str, source: Source, seed: int, wanted: dict[str, int], asked: dict[str, set[str]]) -> tuple[Parts, int]:
-    """The validation and test parts of a file, at most so many items of each, in an order drawn by the seed."""
+def _read(name: str, source: Source, benchmark: Benchmark, wanted: dict[str, int], asked: dict[str, set[str]]) -> tuple[Parts, int]:
+    """The validation and test parts of a file, at most so many items of each: in an order drawn by the seed, or its two ends."""
+    seed = benchmark.seed
     rows, bad = read(source, f"benchmark.tasks.{name}")
     if bad:
         more = f" ({len(bad)} such lines)" if len(bad) > 1 else ""
@@ -115,6 +175,11 @@ def _read(name: str, source: Source, seed: int, wanted: dict[str, int], asked: d
     parts: Parts = {}
     seen: set[str] = set()
     duplicates = 0
+    if benchmark.splits == "ends":
+        kept = [question for question in choose(rows, source, seed, "all") if _is_new(question, "val", seen, asked)]
+        half = len(kept) // 2
+        parts = {"val": kept[: min(wanted["val"], half)], "test": kept[len(kept) - min(wanted["test"], half) :]}
+        return parts, len(rows) - len(kept)
     for split in SPLITS:
         chosen = choose(rows, source, seed, split)
         new = [question for question in chosen if _is_new(question, split, seen, asked)]

@@ -47,6 +47,21 @@ def max_rank(adapter: Path) -> int:
     )
 
 
+def is_adapter(folder: Path) -> bool:
+    """An adapter, and not the whole model that full fine-tuning leaves in the same place."""
+    return (folder / "adapter_config.json").is_file()
+
+
+def needs_merge(adapter: Path) -> bool:
+    """Whether vLLM cannot serve this adapter beside its base: DoRA, whole modules, a vocabulary of another size, trained biases."""
+    config = _config(adapter)
+    if config.get("use_dora") or config.get("modules_to_save") or config.get("bias") not in (None, "none"):
+        return True
+    if config.get("trainable_token_indices") or config.get("peft_type", "LORA") != "LORA":
+        return True
+    return any("lora_" not in name for name in _tensors(_weights(adapter)))
+
+
 @contextmanager
 def merged(base: Path, adapter: Path, weights_sha256: str, log: Path, meanwhile: Callable[[], None]) -> Iterator[Path]:
     """Give base and adapter as one float32 model, made once and kept under .pawl/merged by the hash of both.
@@ -107,17 +122,45 @@ def _weights(adapter: Path) -> Path:
     return path
 
 
+def _vocabulary(adapter: Path) -> int | None:
+    """Rows of the embedding that the adapter brings, None where it brings none."""
+    from safetensors import safe_open
+
+    with safe_open(_weights(adapter), framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - not a mapping
+            if name.endswith(("embed_tokens.weight", "embed_tokens.modules_to_save.weight")):
+                return int(file.get_slice(name).get_shape()[0])
+    return None
+
+
+def _tensors(path: Path) -> list[str]:
+    """Names of the tensors of a safetensors file: a length of 8 bytes, then as much JSON."""
+    try:
+        with open(path, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    except (ValueError, OverflowError, MemoryError):
+        raise PawlError("not a safetensors file", where=str(path), fix="run 'dvc repro --force train'") from None
+    return [name for name in header if name != "__metadata__"]
+
+
 def main() -> None:
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     base, adapter, target = (Path(argument) for argument in sys.argv[1:4])
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    grown = _vocabulary(adapter)
+    if grown and grown != model.get_input_embeddings().weight.shape[0]:
+        model.resize_token_embeddings(grown)  # training added tokens; their rows come with the adapter
     model = PeftModel.from_pretrained(model, adapter).merge_and_unload(safe_merge=True)
     model.save_pretrained(target)
     for path in _companions(base):  # save_pretrained writes some of them too
         shutil.copy(path, target / path.name)
+    if grown and (adapter / "tokenizer.json").is_file():  # with new tokens, the tokenizer that knows them
+        for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+            if (adapter / name).is_file():
+                shutil.copy(adapter / name, target / name)
 
 
 if __name__ == "__main__":

@@ -1,34 +1,25 @@
-"""Serve a model behind an OpenAI-compatible endpoint on this machine, for as long as a block lasts; or reach one that runs elsewhere."""
+"""Serve a model behind an OpenAI-compatible endpoint on this machine; or reach one that runs elsewhere."""
 
 from __future__ import annotations
 
 import functools
 import http.client
 import json
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stages.common import adapter as adapters
-from stages.common import process
+from stages.common import server
+from stages.common.commands import Command, command, engine_version, interpreter, shards, visible_gpus
 from stages.common.errors import PawlError
-from stages.common.files import main_root, read_json, sha256_folder, sha256_text
+from stages.common.files import read_json, sha256_folder, sha256_text
 from stages.common.llm import api_key
 from stages.common.schema import Engine
-
-_POLL_S = 0.25
-_TAIL = 2500  # characters of a dead server's log that fit on one screen
 
 
 @dataclass(frozen=True)
@@ -50,15 +41,6 @@ class Endpoint:
     check: Callable[[], None] = lambda: None
 
 
-@dataclass(frozen=True)
-class Command:
-    """How a server is started, and the name under which it serves the model."""
-
-    argv: list[str]
-    model: str
-    env: dict[str, str] = field(default_factory=dict)
-
-
 @contextmanager
 def serve(
     engine: Engine,
@@ -68,122 +50,87 @@ def serve(
     *,
     weights_sha256: str = "",
     meanwhile: Callable[[], None] | None = None,
+    beside: Path | None = None,
 ) -> Iterator[Endpoint]:
-    """Serve the model in `model_dir`, with `adapter` where one is given, and stop the server when the block ends.
+    """Serve the model in `model_dir`, with `adapter` where one is given (or, from full fine-tuning, in its place), while the block lasts.
+
+    With engine.keep_alive and inside a run (server.owner_of_this_run), the server stays for the run's next evaluation.
 
     Args:
         engine: the section of params.yaml.
         log: where the server writes; started afresh.
         weights_sha256: hash of the base's weights, from models/base.json ("": computed).
         meanwhile: called in this thread while the server starts.
+        beside: an adapter that the run will ask for too, so that a shared server of vLLM can be started for both.
 
     Raises:
         PawlError: the server does not start (its last lines are in the error), dies inside the block, or does not list the model.
     """
     meanwhile = functools.cache(meanwhile or (lambda: None))  # called where there is something to wait for, and once
     if engine.kind == "external":
-        if adapter:
-            raise PawlError(
-                "an external server cannot be given an adapter", where="engine.kind",
-                fix="serve the fine-tuned model there yourself and name it in engine.served_model, or choose engine=transformers",
-            )  # fmt: skip
-        endpoint = _external(engine)
+        endpoint = _external(engine, adapter)
         meanwhile()
         yield endpoint
         return
     model_dir = model_dir.resolve()
     weights = weights_sha256 or sha256_folder(model_dir, "*.safetensors")
     gpus = 0 if engine.kind == "vllm_cpu" else visible_gpus()
-    python = serve_python() if engine.kind.startswith("vllm") else sys.executable
+    python = interpreter(engine.kind)
     fingerprint = {
-        "engine": engine.kind, "engine_version": _engine_version(engine.kind, python), "dtype": engine.dtype,
+        "engine": engine.kind, "engine_version": engine_version(engine.kind, python), "dtype": engine.dtype,
         "device": "cuda" if gpus else "cpu", "max_model_len": engine.max_model_len, "extra_args": list(engine.extra_args),
-        "base_sha256": weights, "adapter_sha256": adapters.sha256(adapter) if adapter else None,
-        "chat_template_sha256": sha256_text(chat_template(model_dir)),
+        "base_sha256": weights, "adapter_sha256": _tuned_sha256(adapter), "chat_template_sha256": sha256_text(chat_template(model_dir)),
     }  # fmt: skip
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_bytes(b"")
     with ExitStack() as stack:
-        if adapter and engine.kind == "transformers":
+        if adapter and not adapters.is_adapter(adapter):
+            model_dir, adapter = adapter.resolve(), None  # full fine-tuning: a model of its own
+        elif adapter and (engine.kind == "transformers" or adapters.needs_merge(adapter)):
             model_dir = stack.enter_context(adapters.merged(model_dir, adapter, weights, log, meanwhile))
             adapter = None
-        started = command(engine, model_dir, adapter, port=free_port(), gpus=shards(model_dir, gpus), python=python)
-        server = stack.enter_context(_running(engine, started, log, meanwhile))
-        url = f"http://127.0.0.1:{started.argv[started.argv.index('--port') + 1]}/v1"
-        yield Endpoint(url, started.model, "", fingerprint, functools.partial(_check, server, log))
+        if beside and (not adapters.is_adapter(beside) or engine.kind == "transformers" or adapters.needs_merge(beside)):
+            beside = None
+        make = functools.partial(_command, engine, model_dir, adapter or beside, shards(model_dir, gpus), python)
+        running = stack.enter_context(_running(engine, make, log, meanwhile, gpus=gpus, lora=adapter or beside))
+        name = make(0).model
+        if adapter is None and name == "adapter":
+            name = "base"
+        url = f"http://127.0.0.1:{running.port}/v1"
+        try:
+            yield Endpoint(url, name, "", fingerprint, running.check)
+        except server.ServerDiedError:
+            raise
+        except PawlError:  # such as: no connection. Where the server is gone, that is the cause
+            running.check()
+            raise
 
 
-def command(engine: Engine, model_dir: Path, adapter: Path | None, *, port: int, gpus: int, python: str) -> Command:
-    """The command line and environment that serve a model; starts and looks up nothing.
-
-    Args:
-        adapter: served beside its base (vLLM only; for transformers it is merged before).
-        gpus: over how many the model is split (0: CPU).
-        python: the interpreter of the engine's environment.
-    """
-    address = ["--host", "127.0.0.1", "--port", str(port)]
-    env = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
-    if engine.kind == "transformers":
-        argv = [python, "-m", "transformers.cli.transformers", "serve", str(model_dir), *address, "--continuous-batching"]
-        argv += ["--dtype", engine.dtype, "--device", "auto" if gpus else "cpu"]
-        # Full blocks of the KV cache are shared between prompts that begin alike, and 5.6 then serves wrong answers: 19 of 42 and
-        # 17 of 79 with blocks of 32 tokens. A block as long as the longest conversation is never full; so served, 120 of 120
-        # answers and token counts equalled vLLM's.
-        argv += ["--cb-block-size", str(engine.max_model_len)]
-        if not gpus:
-            env["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads made it 7 times slower on a machine with other work
-        return Command(argv + engine.extra_args, str(model_dir), env)
-    argv = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_dir), *address]
-    argv += ["--served-model-name", "base", "--dtype", engine.dtype, "--max-model-len", str(engine.max_model_len)]
-    if (template := model_dir / "chat_template.jinja").is_file():
-        argv += ["--chat-template", str(template)]  # the base's, whatever the adapter's folder holds
-    env |= {"VLLM_NO_USAGE_STATS": "1"}
-    if engine.kind == "vllm_cpu":
-        env["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; by default it takes half of the machine
-    elif gpus > 1:
-        argv += ["--tensor-parallel-size", str(gpus)]
-    if adapter:
-        argv += ["--enable-lora", "--max-lora-rank", str(adapters.max_rank(adapter)), "--lora-modules", f"adapter={adapter.resolve()}"]
-    return Command(argv + engine.extra_args, "adapter" if adapter else "base", env)
+def _tuned_sha256(adapter: Path | None) -> str | None:
+    """Hash of what was trained: an adapter's content, or the weights of a whole model."""
+    if adapter is None:
+        return None
+    return adapters.sha256(adapter) if adapters.is_adapter(adapter) else sha256_folder(adapter, "*.safetensors")
 
 
-def shards(model_dir: Path, gpus: int) -> int:
-    """Over how many of the visible GPUs the model can be split: vLLM wants the number to divide the attention heads."""
-    if gpus < 2:
-        return gpus
-    heads = read_json(model_dir / "config.json").get("num_attention_heads") or 1
-    return max(count for count in range(1, gpus + 1) if heads % count == 0)
+def _command(engine: Engine, model_dir: Path, adapter: Path | None, gpus: int, python: str, port: int) -> Command:
+    return command(engine, model_dir, adapter, port=port, gpus=gpus, python=python)
 
 
-def serve_python() -> str:
-    """The interpreter of vLLM's own environment.
-
-    Raises:
-        PawlError: there is none.
-    """
-    path = Path(os.environ.get("PAWL_SERVE_PYTHON") or main_root() / ".venv-serve" / "bin" / "python")
-    if not path.is_file():
-        raise PawlError("vLLM's environment is missing", where=str(path), fix="run 'make serve-env', or choose engine=transformers")
-    return str(path)
-
-
-def visible_gpus() -> int:
-    """How many NVIDIA GPUs this process may use: CUDA_VISIBLE_DEVICES where it is set, else what nvidia-smi lists."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        names = [name.strip() for name in chosen.split(",")]
-        return len(names[: names.index("-1")] if "-1" in names else [name for name in names if name])
-    if not (smi := shutil.which("nvidia-smi")):
-        return 0
-    listed = subprocess.run([smi, "-L"], capture_output=True, text=True, timeout=60)
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines()) if listed.returncode == 0 else 0
-
-
-def free_port() -> int:
-    """A port on the loopback interface that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def _running(
+    engine: Engine, make: Callable[[int], Command], log: Path, meanwhile: Callable[[], None], *, gpus: int, lora: Path | None
+) -> AbstractContextManager[server.Running]:  # fmt: skip
+    """The server that answers: the run's shared one, or one of this evaluation alone."""
+    owner = server.owner_of_this_run() if engine.keep_alive else None
+    if owner is None:
+        return server.private(engine.kind, make, log, engine.startup_timeout_s, meanwhile)
+    started = make(0)
+    argv = started.argv
+    if engine.kind == "transformers":  # its server loads any model by name, so the one that it began with does not count
+        at = argv.index("--model")
+        argv = argv[:at] + argv[at + 2 :]
+    key = sha256_text(json.dumps([argv, sorted(started.env.items()), adapters.sha256(lora) if lora else ""]))[:24]
+    return server.shared(
+        engine.kind, key, make, log, engine.startup_timeout_s, meanwhile, owner=owner, idle_s=engine.keep_alive_idle_s, gpu=bool(gpus)
+    )
 
 
 def chat_template(model_dir: Path) -> str:
@@ -203,66 +150,19 @@ def chat_template(model_dir: Path) -> str:
     return template if isinstance(template, str) else json.dumps(template, sort_keys=True)
 
 
-class _ServerDiedError(PawlError):
-    """A server ended by itself; holds its last lines."""
+def _external(engine: Engine, adapter: Path | None) -> Endpoint:
+    """A server that somebody else runs, once it has said that it serves the model.
 
-
-@contextmanager
-def _running(engine: Engine, started: Command, log: Path, meanwhile: Callable[[], None]) -> Iterator[subprocess.Popen[bytes]]:
-    server = process.start(started.argv, log=log, env=started.env)
-    try:
-        _await_ready(engine, started, server, log, meanwhile)
-        try:
-            yield server
-        except _ServerDiedError:
-            raise
-        except PawlError as error:  # such as: no connection. Where the server is gone, that is the cause
-            _check(server, log, f"{error.what}\n")
-            raise
-    finally:
-        process.stop(server)
-
-
-def _await_ready(engine: Engine, started: Command, server: subprocess.Popen[bytes], log: Path, meanwhile: Callable[[], None]) -> None:
-    port = started.argv[started.argv.index("--port") + 1]
-    begun = told = time.monotonic()
-    print(f"starting {engine.kind} (log: {log})")
-    meanwhile()
-    while True:
-        _check(server, log)
-        try:
-            with _direct().open(f"http://127.0.0.1:{port}/health", timeout=5):
-                break
-        except (OSError, http.client.HTTPException):  # refused, cut or timed out: not ready yet
-            pass
-        now = time.monotonic()
-        if now - begun > engine.startup_timeout_s:
-            lines = process.tail(log, _TAIL)
-            fix = "raise engine.startup_timeout_s if it was still loading"
-            raise PawlError(
-                f"{engine.kind} was not ready after {engine.startup_timeout_s:g} s; its last lines:\n{lines}", where=str(log), fix=fix
-            )
-        if now - told > 15:
-            told = now
-            print(f"  still starting after {now - begun:.0f} s")
-        time.sleep(_POLL_S)
-    print(f"{engine.kind} is ready after {time.monotonic() - begun:.0f} s")
-
-
-def _check(server: subprocess.Popen[bytes], log: Path, before: str = "") -> None:
-    if server.poll() is not None:
-        raise _ServerDiedError(
-            f"{before}the server ended with code {server.returncode}; its last lines:\n{process.tail(log, _TAIL)}", where=str(log)
-        )
-
-
-def _direct() -> urllib.request.OpenerDirector:
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy between us and ourselves
-
-
-def _external(engine: Engine) -> Endpoint:
-    """A server that somebody else runs, once it has said that it serves the model."""
+    A fine-tuned model has to be served there under the name engine.served_adapter; that it is this one nobody can check from here,
+    so the fingerprint holds the adapter's hash beside that name.
+    """
     url, key = engine.base_url.rstrip("/"), api_key(engine.api_key_env)
+    if adapter and not engine.served_adapter:
+        raise PawlError(
+            "an external server cannot be given an adapter",
+            where="engine.served_adapter",
+            fix="serve the fine-tuned model there yourself and name it in engine.served_adapter, or choose engine=transformers",
+        )  # fmt: skip
     request = urllib.request.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"})
     try:
         with urllib.request.urlopen(request, timeout=engine.startup_timeout_s) as answer:
@@ -272,23 +172,17 @@ def _external(engine: Engine) -> Endpoint:
         raise PawlError(
             f"the server does not list its models ({cause})", where=f"{url}/models", fix="check engine.base_url and engine.api_key_env"
         ) from None
-    model = engine.served_model or (names[0] if len(names) == 1 else "")
+    base = engine.served_model or (names[0] if len(names) == 1 else "")
+    model = engine.served_adapter if adapter else base
     if model not in names:
         listed = ", ".join(map(str, names[:10])) or "none"
         raise PawlError(
             f"the server does not serve {model or 'just one model'!r}",
             where=f"{url}/models",
-            fix=f"set engine.served_model to one of: {listed}",
+            fix=f"set engine.{'served_adapter' if adapter else 'served_model'} to one of: {listed}",
         )
-    unknown = dict.fromkeys(("engine_version", "device", "base_sha256", "adapter_sha256", "chat_template_sha256"))
-    return Endpoint(url, model, engine.api_key_env, {"engine": "external", "dtype": engine.dtype, "served_model": model, **unknown})
-
-
-def _engine_version(kind: str, python: str) -> str:
-    if kind == "transformers":
-        return f"transformers {version('transformers')}"
-    code = "from importlib.metadata import distributions as all; print(*(f'{d.name} {d.version}' for d in all() if d.name[:4] == 'vllm'))"
-    found = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
-    if found.returncode or not found.stdout.strip():
-        raise PawlError("vLLM is not installed in its environment", where=python, fix="run 'make serve-env'")
-    return found.stdout.strip()
+    unknown = dict.fromkeys(("engine_version", "device", "base_sha256", "chat_template_sha256"))
+    known = {"engine": "external", "dtype": engine.dtype, "served_model": engine.served_model, "adapter_sha256": _tuned_sha256(adapter)}
+    if adapter:
+        known["adapter_served_as"] = model
+    return Endpoint(url, model, engine.api_key_env, known | unknown)

@@ -28,6 +28,7 @@ class Row:
         prompt_tokens, output_tokens: as counted by the server.
         truncated: the reply hit the output limit before it ended.
         repeat: 0 for the first run over the items, 1 for the second, ...
+        fingerprint: hash of what the answers depend on (model, template, engine, sampling), as the summary's spells it out.
     """
 
     item_id: str
@@ -41,11 +42,13 @@ class Row:
     output_tokens: int
     truncated: bool
     repeat: int = 0
+    fingerprint: str = ""
 
 
+_OPTIONAL = {"repeat": 0, "fingerprint": ""}
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "item_id": str, "benchmark": str, "split": str, "correct": bool, "score": (int, float), "prediction": str,
-    "gold": str, "prompt_tokens": int, "output_tokens": int, "truncated": bool, "repeat": int,
+    "gold": str, "prompt_tokens": int, "output_tokens": int, "truncated": bool, "repeat": int, "fingerprint": str,
 }  # fmt: skip
 
 
@@ -68,12 +71,12 @@ def read_rows(path: Path | str) -> list[Row]:
     rows = []
     for number, value in enumerate(read_jsonl(path), 1):
         where = f"{path}, row {number}"
-        if missing := [name for name in names if name not in value and name != "repeat"]:
+        if missing := [name for name in names if name not in value and name not in _OPTIONAL]:
             raise PawlError(f"column missing: {', '.join(missing)}", where=where, fix=f"a row has {', '.join(names)}")
         if unknown := [name for name in value if name not in names]:
             raise PawlError(f"unknown column: {', '.join(unknown)}", where=where, fix=f"a row has {', '.join(names)}")
         for name, kind in _TYPES.items():
-            given = value.get(name, 0)
+            given = value.get(name, _OPTIONAL.get(name))
             if not isinstance(given, kind) or (kind is not bool and isinstance(given, bool)):
                 raise PawlError(f"{name} is {given!r:.80}, of the wrong type", where=where)
         if not math.isfinite(value["score"]) or not 0 <= value["score"] <= 1:
@@ -117,7 +120,7 @@ def _scores(rows: list[Row]) -> dict[str, Any]:
         return {"n": 0}
     correct = sum(row.correct for row in rows)
     low, high = wilson(correct, n)
-    return {
+    return _repeated(rows) | {
         "n": n,
         "accuracy": correct / n,
         "accuracy_low": low,
@@ -128,6 +131,55 @@ def _scores(rows: list[Row]) -> dict[str, Any]:
         "output_tokens": sum(row.output_tokens for row in rows),
         "prompt_tokens": sum(row.prompt_tokens for row in rows),
     }
+
+
+def _repeated(rows: list[Row]) -> dict[str, Any]:
+    """pass@k where items were asked several times: the chance that one of k answers to an item is right, averaged over items.
+
+    Unbiased estimate 1 - C(n-c, k) / C(n, k) from n answers of which c are right (Chen et al. 2021, arXiv 2107.03374, equation 1).
+    The interval around the accuracy takes all answers for independent, which repeats of one item are not: it is then too narrow.
+    """
+    runs = 1 + max(row.repeat for row in rows)
+    if runs == 1:
+        return {}
+    right: dict[str, int] = {}
+    for row in rows:
+        right[row.item_id] = right.get(row.item_id, 0) + row.correct
+    shares = {
+        str(k): sum(1 - math.comb(runs - c, k) / math.comb(runs, k) for c in right.values()) / len(right) for k in range(1, runs + 1)
+    }  # fmt: skip
+    return {"items": len(right), "pass_at_k": shares}
+
+
+def error_samples(
+    rows: list[Row], questions: dict[str, str], *, count: int, seed: int, question_characters: int = 600, output_characters: int = 400
+) -> list[dict[str, Any]]:
+    """A few rows that are really wrong, for eyes and for prompts: the same for the same seed, as even over the benchmarks as can be.
+
+    Args:
+        questions: item_id to question; a row without one is left out.
+        count: how many in all.
+
+    Returns:
+        {benchmark, question, gold, output, truncated}; what was cut ends with a mark that says how much is missing.
+    """
+    wrong: dict[str, list[Row]] = {}
+    for row in rows:
+        if not row.correct and row.score < 1 and row.item_id in questions and row.repeat == 0:
+            wrong.setdefault(row.benchmark, []).append(row)
+    queues = [sorted(part, key=lambda row: sha256_text(f"{seed}\0{row.item_id}")) for _, part in sorted(wrong.items())]
+    chosen = [queue[place] for place in range(max(map(len, queues), default=0)) for queue in queues if place < len(queue)][:count]
+    return [
+        {
+            "benchmark": row.benchmark, "question": _cut(questions[row.item_id], question_characters), "gold": _cut(row.gold, 200),
+            "output": _cut(row.prediction, output_characters), "truncated": row.truncated,
+        }
+        for row in chosen
+    ]  # fmt: skip
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"{text[:characters]} [... {len(text) - characters} characters cut]"
 
 
 def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:

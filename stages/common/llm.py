@@ -45,7 +45,10 @@ class Reply:
 
 @dataclass(frozen=True)
 class Asking:
-    """How a server is asked; `api_key_env` names the environment variable that holds the key, and the key itself is kept nowhere."""
+    """How a server is asked; `extra` joins the request's body (top_k, ...).
+
+    `api_key_env` names the environment variable that holds the key, and the key itself is kept nowhere.
+    """
 
     base_url: str
     model: str
@@ -57,6 +60,7 @@ class Asking:
     timeout_s: float = 300.0
     retries: int = 3
     api_key_env: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Failed(Exception):
@@ -173,7 +177,7 @@ class Client:
         asking = self.asking
         request = {
             "model": asking.model, "messages": messages, "max_tokens": asking.max_output_tokens,
-            "temperature": asking.temperature, "top_p": asking.top_p, "seed": seed,
+            "temperature": asking.temperature, "top_p": asking.top_p, "seed": seed, **asking.extra,
         }  # fmt: skip
         return json.dumps(request).encode()
 
@@ -219,11 +223,12 @@ async def _ask(
                 except Failed as error:
                     done.failed += 1
                     done.first_cause = done.first_cause or str(error)
-                if done.failed:
                     return
                 done.replies[index] = reply
                 if on_reply:
                     on_reply(index, reply)
+                if done.failed:
+                    return
 
         workers = [asyncio.create_task(worker()) for _ in range(min(asking.concurrency, len(conversations)))]
         try:

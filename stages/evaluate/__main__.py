@@ -3,7 +3,8 @@
 python -m stages.evaluate --split val                         the fine-tuned model: reports/eval_val/val.jsonl and val.json
 python -m stages.evaluate --split val --split test --base     the base model: reports/baseline/{val,test}.{jsonl,json}
 
-Nothing is written unless every item was answered and the rows reproduce OpenCompass's own score.
+Nothing is written unless every item was answered and the rows reproduce OpenCompass's own score. A run that was stopped goes on with
+the items that are missing.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from stages.common import engine, items, llm
+from stages.common import items
 from stages.common.config import load_params
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, write_json
 from stages.common.models import base_model
 from stages.common.process import stage_lock
 from stages.common.schema import Config
-from stages.evaluate import benchmark, infer, score
+from stages.evaluate import benchmark, infer, judged, results
 from stages.evaluate.benchmark import Task
 
 
@@ -32,37 +33,36 @@ def main() -> None:
     with locked(args):
         with load_params(
             "engine.kind", "engine.dtype", "engine.max_model_len", "engine.extra_args", "engine.base_url", "engine.served_model",
-            "evaluate.max_output_tokens", "evaluate.temperature", "evaluate.top_p", "evaluate.seed",
-            "benchmark.evaluator", "benchmark.postprocessor",
+            "engine.served_adapter", "engine.nodes", "engine.judge",
+            "evaluate.max_output_tokens", "evaluate.temperature", "evaluate.top_p", "evaluate.top_k", "evaluate.seed",
+            "evaluate.num_runs", "evaluate.limit", "evaluate.think_open", "evaluate.think_close", "evaluate.think_begun",
+            "evaluate.template", "benchmark.evaluator", "benchmark.postprocessor",
             untracked=[
-                "engine.startup_timeout_s", "engine.api_key_env", "evaluate.concurrency", "evaluate.request_timeout_s", "evaluate.retries",
+                "engine.startup_timeout_s", "engine.api_key_env", "engine.gpu_memory_utilization", "engine.keep_alive",
+                "engine.keep_alive_idle_s", "evaluate.concurrency", "evaluate.request_timeout_s", "evaluate.retries",
+                "benchmark.allow_code_execution",
             ],
         ) as params:  # fmt: skip
             base, model_dir = base_model()
-            adapter = None if args.base else adapter_dir()
-            items_of, tasks = benchmark.read(args.split), []
-            with engine.serve(
-                params.engine, model_dir, adapter, log_file(args), weights_sha256=base["weights_sha256"],
-                meanwhile=lambda: tasks.extend(benchmark.load(items_of)),  # OpenCompass's imports take as long as the server's start
-            ) as endpoint:  # fmt: skip
-                say(tasks, base["name"], adapter)
-                replies = infer.ask(endpoint, tasks, params.engine, params.evaluate)
-            results = {split: score_split(split, tasks, replies, params) for split in args.split}
-        asked = infer.settings(params.evaluate)
-        about = {
-            "model": f"{base['name']}, {'fine-tuned' if adapter else 'base'}", "fingerprint": endpoint.fingerprint | asked,
-            "settings": asked | vars(params.benchmark), "opencompass": version("opencompass"),
-            "runtime_s": round(time.monotonic() - begun, 1),
-        }  # fmt: skip
-        for split, (rows, summary) in results.items():
-            write(folder(args.base, split), split, rows, summary | about)
+            adapter = None if args.base else tuned_dir()
+            tasks = benchmark.read(args.split, params.evaluate.limit)
+            benchmark.check_code(tasks, params.benchmark)
+            judged.check(tasks, params.engine.judge, benchmark.JUDGES)
+            say(tasks, base["name"], adapter)
+            with results.answered(tasks, params, base, model_dir, adapter, log_file(args)) as answered:
+                found = {split: results.split(split, tasks, answered, params) for split in args.split}
+                about = {
+                    "model": f"{base['name']}, {'fine-tuned' if adapter else 'base'}", "fingerprint": answered.fingerprint,
+                    "settings": infer.settings(params.evaluate) | ruler(params),
+                    "opencompass": version("opencompass"), "runtime_s": round(time.monotonic() - begun, 1),
+                }  # fmt: skip
+                for split, (rows, summary) in found.items():
+                    write(folder(args.base, split), split, rows, summary | about)
 
 
 def ruler(params: Config) -> dict[str, str]:
-    """How answers are turned into scores: part of the fingerprint, since another evaluator is another ruler."""
-    return {
-        "evaluator": params.benchmark.evaluator, "postprocessor": params.benchmark.postprocessor, "opencompass": version("opencompass"),
-    }  # fmt: skip
+    """How answers to tasks of one's own are turned into scores; suites say it themselves, in the items."""
+    return {"evaluator": params.benchmark.evaluator, "postprocessor": params.benchmark.postprocessor}
 
 
 def parse_args() -> argparse.Namespace:
@@ -97,9 +97,10 @@ def folder(base: bool, split: str) -> Path:
     return ROOT / "reports" / ("baseline" if base else f"eval_{split}")
 
 
-def adapter_dir() -> Path:
+def tuned_dir() -> Path:
+    """Where training left an adapter, or, after full fine-tuning, a whole model."""
     path = ROOT / "models" / "adapter"
-    if not (path / "adapter_config.json").is_file():
+    if not (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise PawlError("there is no fine-tuned model", where=str(path), fix="run 'dvc repro train', or ask the base model with --base")
     return path
 
@@ -108,14 +109,6 @@ def say(tasks: list[Task], name: str, adapter: Path | None) -> None:
     count = sum(len(task.items) for task in tasks)
     parts = ", ".join(f"{len(task.items)} {task.split}/{task.name}" for task in tasks)
     print(f"asking {name}{', fine-tuned,' if adapter else ''} {count} items: {parts}")
-
-
-def score_split(split: str, tasks: list[Task], replies: list[list[llm.Reply]], params: Config) -> tuple[list[items.Row], dict[str, Any]]:
-    """Rows and summary of one split."""
-    chosen = [(task, answers) for task, answers in zip(tasks, replies, strict=True) if task.split == split]
-    judge, postprocess = benchmark.evaluator(params.benchmark.evaluator), benchmark.postprocessor(params.benchmark.postprocessor)
-    rows = [row for task, answers in chosen for row in score.rows(task, answers, judge, postprocess)]
-    return rows, items.summarize(rows) | {"split": split, "items_sha256": benchmark.items_sha256([task for task, _ in chosen])}
 
 
 def write(where: Path, split: str, rows: list[items.Row], summary: dict[str, Any]) -> None:

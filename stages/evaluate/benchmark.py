@@ -1,20 +1,24 @@
-"""Benchmark items through OpenCompass: its dataset, its prompt, its evaluator, its post-processors."""
+"""Benchmark items, and how replies to them become scores: OpenCompass's evaluators and post-processors."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, read_jsonl, sha256_text
+from stages.common.files import ROOT, read_json, read_jsonl, sha256_text
 from stages.common.items import item_id
+from stages.common.lazy import quick_opencompass
+from stages.common.schema import Benchmark
 
 _COLUMNS = ("item_id", "benchmark", "question", "answer")
+_MEND = "run 'dvc repro --force build_benchmark'"
+JUDGES = ("GenericLLMEvaluator", "CascadeEvaluator")  # evaluators that ask a language model
 
 
 @dataclass
@@ -22,29 +26,52 @@ class Task:
     """One benchmark's items of one split, in file order.
 
     Attributes:
-        dataset: OpenCompass's test set, for evaluators that look at it.
-        prompts: what the model is asked, one for each item.
+        conversations: what the model is asked, one for each item.
+        scoring: how build_benchmark says that this dataset of OpenCompass is scored; None for items of one's own.
     """
 
     name: str
     split: str
     items: list[dict[str, Any]]
-    dataset: Any
-    prompts: list[str]
+    scoring: dict[str, Any] | None = None
+    conversations: list[list[dict[str, str]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.conversations = [item.get("messages") or [{"role": "user", "content": item["question"]}] for item in self.items]
+
+    @property
+    def golds(self) -> list[Any]:
+        """What the evaluator compares with."""
+        return [item.get("reference", item["answer"]) for item in self.items]
 
 
-def read(splits: list[str]) -> dict[Path, list[dict[str, Any]]]:
-    """The items of data/benchmark/<split>/*.jsonl, file by file.
+@dataclass(frozen=True)
+class Scorer:
+    """An evaluator and what is done to a reply before it.
+
+    Attributes:
+        metric: the key of the number that decides ("": the only one, or accuracy, or score).
+        spec: the evaluator as written, for one that a sandbox or a judge stands in for.
+    """
+
+    evaluator: Any
+    postprocess: Callable[[str], Any]
+    metric: str = ""
+    spec: dict[str, Any] = field(default_factory=dict)
+
+
+def read(splits: list[str], limit: int = 0) -> list[Task]:
+    """The items of data/benchmark/<split>/*.jsonl, file by file; of each at most the first `limit` (0: all).
 
     Raises:
         PawlError: no items, a broken line, a missing column, an item twice or with content that is not its id's.
     """
-    return {path: _checked(path) for split in splits for path in _files(ROOT / "data" / "benchmark" / split)}
-
-
-def load(items: dict[Path, list[dict[str, Any]]]) -> list[Task]:
-    """Make tasks of what `read` gave. Imports OpenCompass: about 13 s the first time, in the main thread only (it sets signal handlers)."""
-    return [_task(path, part) for path, part in items.items()]
+    tasks = []
+    for split in splits:
+        for path in _files(ROOT / "data" / "benchmark" / split):
+            scoring = path.with_suffix(".scoring.json")
+            tasks.append(Task(path.stem, split, _checked(path)[: limit or None], read_json(scoring) if scoring.is_file() else None))
+    return tasks
 
 
 def items_sha256(tasks: list[Task]) -> str:
@@ -52,29 +79,64 @@ def items_sha256(tasks: list[Task]) -> str:
     return sha256_text("\n".join(sorted(item["item_id"] for task in tasks for item in task.items)))
 
 
-def evaluator(dotted: str) -> Any:
-    """An instance of OpenCompass's evaluator class.
+def check_code(tasks: list[Task], benchmark: Benchmark) -> None:
+    """Refuse, before anything is asked, to score what only running the model's code can score, unless that is allowed.
 
     Raises:
-        PawlError: there is no such class, or it needs arguments.
+        PawlError: names the benchmark.
     """
-    module, _, name = dotted.rpartition(".")
+    for task in tasks:
+        if task.scoring and task.scoring["executes_code"] and not benchmark.allow_code_execution:
+            raise PawlError(
+                f"scoring {task.name} runs what the model wrote", where="benchmark.allow_code_execution",
+                fix="set it to true: the code runs in a child without network, keys and this repository, with limits; or leave it out",
+            )  # fmt: skip
+
+
+def scorer(task: Task, benchmark: Benchmark) -> Scorer:
+    """How a task is scored. Imports that part of OpenCompass, about 1.5 s the first time.
+
+    Raises:
+        PawlError: no such evaluator or post-processor.
+    """
+    if not task.scoring:
+        return Scorer(evaluator({"type": benchmark.evaluator}), postprocessor(benchmark.postprocessor))
+    spec, post = task.scoring["evaluator"], task.scoring["postprocessor"]
+    judged = spec["type"].rpartition(".")[2] in JUDGES
+    made = None if judged or task.scoring["executes_code"] else evaluator(spec)
+    return Scorer(made, _processor(post) if post else str, task.scoring["metric"], spec)
+
+
+def evaluator(spec: dict[str, Any]) -> Any:
+    """An instance of an OpenCompass evaluator class, with the arguments that its configuration names.
+
+    Raises:
+        PawlError: there is no such class, or it needs other arguments.
+    """
+    arguments = {key: value for key, value in spec.items() if key != "type"}
     try:
-        kind = getattr(importlib.import_module(module), name)
+        kind = named(spec["type"])
     except (ImportError, AttributeError, ValueError) as error:
         raise PawlError(
-            f"no evaluator {dotted!r}: {error}", where="benchmark.evaluator",
+            f"no evaluator {spec['type']!r}: {error}", where="benchmark.evaluator",
             fix="name a class, such as opencompass.openicl.icl_evaluator.icl_hf_evaluator.AccwithDetailsEvaluator",
         ) from None  # fmt: skip
     try:
-        return kind()
-    except TypeError as error:
+        return kind(**arguments)
+    except (TypeError, ImportError) as error:
         raise PawlError(
-            f"the evaluator {name} cannot be made without arguments: {error}", where="benchmark.evaluator", fix="choose another"
+            f"the evaluator {kind.__name__} cannot be made: {error}", where="benchmark.evaluator", fix="choose another"
         ) from None
 
 
-def postprocessor(name: str) -> Callable[[str], str]:
+def named(dotted: str) -> Any:
+    """A class or function by its dotted name."""
+    quick_opencompass()
+    module, _, name = dotted.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def postprocessor(name: str) -> Callable[[str], Any]:
     """What is done to a reply before it is scored: "" nothing, "strip" blanks around it, else one of OpenCompass's by name.
 
     Raises:
@@ -82,7 +144,8 @@ def postprocessor(name: str) -> Callable[[str], str]:
     """
     if name in ("", "strip"):
         return str.strip if name else str
-    import opencompass.utils.text_postprocessors  # noqa: F401 - registers them
+    quick_opencompass()
+    importlib.import_module("opencompass.utils.text_postprocessors")  # registers them
     from opencompass.registry import TEXT_POSTPROCESSORS
 
     known = {**TEXT_POSTPROCESSORS.module_dict, "strip": str.strip}
@@ -90,8 +153,14 @@ def postprocessor(name: str) -> Callable[[str], str]:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         fix = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(known))}"
         raise PawlError(f"no post-processor {name!r}", where="benchmark.postprocessor", fix=fix)
-    process: Callable[[str], str] = known[name]
+    process: Callable[[str], Any] = known[name]
     return process
+
+
+def _processor(spec: dict[str, Any]) -> Callable[[str], Any]:
+    if "." not in spec["type"]:
+        return postprocessor(spec["type"])
+    return partial(named(spec["type"]), **{key: value for key, value in spec.items() if key != "type"})
 
 
 def _files(folder: Path) -> list[Path]:
@@ -101,63 +170,19 @@ def _files(folder: Path) -> list[Path]:
     return paths
 
 
-def _task(path: Path, items: list[dict[str, Any]]) -> Task:
-    dataset = _dataset(path, [item["question"] for item in items])
-    return Task(path.stem, path.parent.name, items, dataset.test, _prompts(dataset, items, path))
-
-
 def _checked(path: Path) -> list[dict[str, Any]]:
     items, seen = list(read_jsonl(path)), set()
-    fix = "run 'dvc repro --force build_benchmark'"
     if not items:
-        raise PawlError("there are no items", where=str(path), fix=fix)
+        raise PawlError("there are no items", where=str(path), fix=_MEND)
     for number, item in enumerate(items, 1):
         where = f"{path}, item {number}"
         if wrong := [name for name in _COLUMNS if not isinstance(item.get(name), str)]:
-            raise PawlError(f"no text in column {', '.join(wrong)}", where=where, fix=fix)
+            raise PawlError(f"no text in column {', '.join(wrong)}", where=where, fix=_MEND)
         if not item["question"].strip():
-            raise PawlError("the question is empty", where=where, fix=fix)
+            raise PawlError("the question is empty", where=where, fix=_MEND)
         if item["item_id"] in seen:
-            raise PawlError(f"the item {item['item_id']} occurs twice", where=where, fix=fix)
+            raise PawlError(f"the item {item['item_id']} occurs twice", where=where, fix=_MEND)
         if item["item_id"] != item_id(item["benchmark"], item["question"], item["answer"]):
-            raise PawlError(f"the content of item {item['item_id']} is not the one that its id was made of", where=where, fix=fix)
+            raise PawlError(f"the content of item {item['item_id']} is not the one that its id was made of", where=where, fix=_MEND)
         seen.add(item["item_id"])
     return items
-
-
-def _dataset(path: Path, questions: list[str]) -> Any:
-    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
-    from opencompass.datasets.custom import CustomDataset
-
-    try:
-        dataset = CustomDataset(
-            path=str(path.resolve()), abbr=path.stem, reader_cfg={"input_columns": ["question"], "output_column": "answer"}
-        )
-    except (ValueError, TypeError) as error:  # Arrow: columns of mixed types, text that UTF-8 cannot carry
-        raise PawlError(
-            f"OpenCompass cannot read the items: {str(error)[:300]}", where=str(path), fix="mend build_benchmark's source"
-        ) from None
-    test = dataset.test
-    if [row["question"] for row in test] != questions:
-        raise PawlError("OpenCompass read other items than the file holds", where=str(path), fix="one JSON object a line, no blank lines")
-    # the template is filled in column by column: with the question last, braces in a question stay as they are
-    columns = [name for name in test.column_names if name != "question"]
-    dataset.reader.dataset["test"] = test.select_columns([*columns, "question"])
-    return dataset
-
-
-def _prompts(dataset: Any, items: list[dict[str, Any]], path: Path) -> list[str]:
-    """The prompts as OpenCompass's generation task makes them: the question, zero-shot, never the answer."""
-    from opencompass.openicl.icl_prompt_template import PromptTemplate
-    from opencompass.openicl.icl_retriever import ZeroRetriever
-
-    retriever, template = ZeroRetriever(dataset), PromptTemplate("{question}")
-    shots = retriever.retrieve()
-    prompts = []
-    for index, item in enumerate(items):
-        ice = retriever.generate_ice(shots[index])
-        prompt = retriever.generate_prompt_for_generate_task(index, ice, prompt_template=template)
-        if prompt != item["question"]:
-            raise PawlError("the prompt is not the question", where=f"{path}, item {index + 1}", fix="report this: it is a bug")
-        prompts.append(prompt)
-    return prompts

@@ -1,56 +1,99 @@
-"""Ask a served model all items, and say how far it is."""
+"""Ask a served model all items, keep each reply as it comes, and say how far it is."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from stages.common import llm
 from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
+from stages.common.files import sha256_text
 from stages.common.schema import Engine, Evaluate
 from stages.evaluate.benchmark import Task
+from stages.evaluate.journal import Journal, request_key
 
 _EVERY_S = 5.0
+_ALWAYS = ("max_output_tokens", "temperature", "top_p", "seed")
+_UNUSUAL = {"top_k": 0, "num_runs": 1, "limit": 0, "think_open": "", "think_close": "", "think_begun": False, "template": {}}
+Replies = list[list[list[llm.Reply]]]
+"""By repeat, task and item."""
 
 
-def settings(evaluate: Evaluate) -> dict[str, float | int]:
-    """What shapes the answers, apart from the model: part of every report and of its fingerprint."""
-    return {name: getattr(evaluate, name) for name in ("max_output_tokens", "temperature", "top_p", "seed")}
+def settings(evaluate: Evaluate) -> dict[str, Any]:
+    """What shapes the answers, apart from the model: part of every report and of its fingerprint.
+
+    What is as it was before it could be set is left out, so that results from then stay comparable.
+    """
+    always = {name: getattr(evaluate, name) for name in _ALWAYS}
+    return always | {name: getattr(evaluate, name) for name, usual in _UNUSUAL.items() if getattr(evaluate, name) != usual}
 
 
-def ask(endpoint: Endpoint, tasks: list[Task], engine: Engine, evaluate: Evaluate) -> list[list[llm.Reply]]:
-    """Answer every item of every task: for each task its replies in the order of its items.
+def prompts_sha256(tasks: list[Task]) -> dict[str, str]:
+    """Hash of what is asked, where that is more than the question: worked examples are part of the ruler, but not of an item."""
+    if not any(task.scoring for task in tasks):
+        return {}
+    return {"prompts_sha256": sha256_text("\n".join(sorted(request_key(turns, 0) for task in tasks for turns in task.conversations)))}
+
+
+def ask(
+    endpoint: Endpoint, tasks: list[Task], engine: Engine, evaluate: Evaluate, journal: Journal,
+    right: Callable[[Task, int, llm.Reply], bool | None] | None = None,
+) -> Replies:  # fmt: skip
+    """Answer every item of every task, each `num_runs` times. What the journal holds is not asked again; what comes is written there.
+
+    Args:
+        right: whether a reply is right, where that can be told at once; for the progress alone.
 
     Raises:
         PawlError: a request failed for good, a server died, a prompt does not fit or an answer was lost. Nothing partial is returned.
     """
-    if engine.kind == "transformers" and evaluate.temperature > 0:
-        raise PawlError(
-            "'transformers serve' takes the most likely token whatever the temperature", where="evaluate.temperature",
-            fix="set it to 0, or choose engine=vllm or vllm_cpu",
-        )  # fmt: skip
-    flat = [(task, index) for task in tasks for index in range(len(task.items))]
-    # the longest first: at the end only short ones run, and no long one alone
-    order = sorted(range(len(flat)), key=lambda place: -len(flat[place][0].prompts[flat[place][1]]))
-    asking = llm.Asking(
+    keys = {
+        (repeat, number, index): request_key(turns, repeat)
+        for repeat in range(evaluate.num_runs) for number, task in enumerate(tasks) for index, turns in enumerate(task.conversations)
+    }  # fmt: skip
+    done = sum(key in journal.replies for key in keys.values())
+    if done:
+        print(f"  {done} of {len(keys)} answers are there from a run that was stopped")
+    progress = _Progress(len(keys), done)
+    for repeat in range(evaluate.num_runs):
+        places = [place for place, key in keys.items() if place[0] == repeat and key not in journal.replies]
+        # the longest first: at the end only short ones run, and no long one alone
+        places.sort(key=lambda place: -_length(tasks[place[1]].conversations[place[2]]))
+
+        def on_reply(number: int, reply: llm.Reply, places: list[tuple[int, int, int]] = places) -> None:
+            place = places[number]
+            task, index = tasks[place[1]], place[2]
+            _check(reply, task.items[index]["item_id"], endpoint, engine, evaluate)
+            journal.add(keys[place], reply)
+            progress.add(reply, right(task, index, reply) if right else None)
+
+        if places:
+            asking = replace(_asking(endpoint, evaluate), seed=evaluate.seed + repeat)
+            llm.ask(asking, [tasks[number].conversations[index] for _, number, index in places], on_reply=on_reply, watch=endpoint.check)
+    progress.end()
+    return [
+        [[journal.replies[keys[repeat, number, index]] for index in range(len(task.items))] for number, task in enumerate(tasks)]
+        for repeat in range(evaluate.num_runs)
+    ]
+
+
+def _asking(endpoint: Endpoint, evaluate: Evaluate) -> llm.Asking:
+    extra: dict[str, Any] = {"top_k": evaluate.top_k} if evaluate.top_k else {}
+    if evaluate.template:
+        extra["chat_template_kwargs"] = dict(evaluate.template)
+    return llm.Asking(
         base_url=endpoint.base_url, model=endpoint.model, api_key_env=endpoint.api_key_env, max_output_tokens=evaluate.max_output_tokens,
         temperature=evaluate.temperature, top_p=evaluate.top_p, seed=evaluate.seed, concurrency=evaluate.concurrency,
-        timeout_s=evaluate.request_timeout_s, retries=evaluate.retries,
+        timeout_s=evaluate.request_timeout_s, retries=evaluate.retries, extra=extra,
     )  # fmt: skip
-    progress = _Progress(len(flat))
 
-    def on_reply(index: int, reply: llm.Reply) -> None:
-        task, item = flat[order[index]]
-        _check(reply, task.items[item]["item_id"], endpoint, engine, evaluate)
-        progress.add(reply)
 
-    conversations = [[{"role": "user", "content": flat[place][0].prompts[flat[place][1]]}] for place in order]
-    replies = llm.ask(asking, conversations, on_reply=on_reply, watch=endpoint.check)
-    progress.end()
-    by_place = dict(zip(order, replies, strict=True))
-    answers = iter(by_place[place] for place in range(len(flat)))
-    return [[next(answers) for _ in task.items] for task in tasks]
+def _length(turns: list[dict[str, str]]) -> int:
+    return sum(len(turn["content"]) for turn in turns)
 
 
 def _check(reply: llm.Reply, item: str, endpoint: Endpoint, engine: Engine, evaluate: Evaluate) -> None:
@@ -69,29 +112,36 @@ def _check(reply: llm.Reply, item: str, endpoint: Endpoint, engine: Engine, eval
 
 
 class _Progress:
-    """Items done, tokens a second and time left, every few seconds; on a terminal in one line that moves."""
+    """Items done, accuracy so far, tokens a second and time left, every few seconds; on a terminal in one line that moves."""
 
-    def __init__(self, total: int) -> None:
-        self.total, self.done, self.tokens = total, 0, 0
+    def __init__(self, total: int, before: int = 0) -> None:
+        self.total, self.before, self.done, self.tokens = total, before, 0, 0
+        self.right = self.told_right = 0
         self.begun = self.told = time.monotonic()
 
-    def add(self, reply: llm.Reply) -> None:
+    def add(self, reply: llm.Reply, right: bool | None = None) -> None:
         self.done += 1
         self.tokens += reply.output_tokens
-        if time.monotonic() - self.told >= _EVERY_S and self.done < self.total:
+        if right is not None:
+            self.told_right += 1
+            self.right += right
+        if time.monotonic() - self.told >= _EVERY_S and self.done + self.before < self.total:
             self.told = time.monotonic()
             self._tell(end="\r" if sys.stdout.isatty() else "\n")
 
     def end(self) -> None:
-        self._tell(end="\n")
+        if self.done:
+            self._tell(end="\n")
 
     def _tell(self, end: str) -> None:
         spent = max(time.monotonic() - self.begun, 1e-9)
-        left = spent / self.done * (self.total - self.done)
-        guess = f", {left:.0f} s left" if self.done * 10 >= self.total else ""  # the first ones wait for a whole batch of prompts
-        state = guess if self.done < self.total else f", in {spent:.0f} s"
+        done = self.done + self.before
+        left = spent / self.done * (self.total - done)
+        guess = f", {left:.0f} s left" if self.done * 10 >= self.total - self.before else ""  # the first wait for a batch of prompts
+        state = guess if done < self.total else f", in {spent:.0f} s"
+        scored = f", {self.right / self.told_right:.0%} right" if self.told_right else ""
         print(
-            f"  {self.done} of {self.total} items, {self.tokens / spent:.0f} tokens/s{state}".ljust(60 if end == "\r" else 0),
+            f"  {done} of {self.total} items{scored}, {self.tokens / spent:.0f} tokens/s{state}".ljust(70 if end == "\r" else 0),
             end=end,
             flush=True,
         )

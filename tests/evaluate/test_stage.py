@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any
 import pytest
 
 from stages.common import llm
+from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
-from stages.common.files import write_jsonl
+from stages.common.files import write_json, write_jsonl
 from stages.common.items import item_id, read_rows
 from stages.common.schema import Engine, Evaluate
+from stages.common.server import ServerDiedError
 from stages.evaluate import __main__ as stage
-from stages.evaluate import benchmark, infer
+from stages.evaluate import benchmark, infer, results
 from tests.evaluate.test_score import AccwithDetailsEvaluator
 from tests.fake_server import FakeServer
 
@@ -45,20 +48,15 @@ class Run:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.monkeypatch = root, monkeypatch
         make_items(root)
-        for module in (stage, benchmark):
+        for module in (stage, benchmark, results):
             monkeypatch.setattr(module, "ROOT", root)
         monkeypatch.setattr("stages.common.process.ROOT", root)
         monkeypatch.setattr(llm, "_PAUSE_S", 0.01)
         monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
         monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)
         monkeypatch.setattr(stage, "base_model", lambda: ({"name": "Fake", "weights_sha256": "abc"}, root))
-        monkeypatch.setattr(benchmark, "load", self.load)
-        monkeypatch.setattr(benchmark, "evaluator", lambda dotted: AccwithDetailsEvaluator())
+        monkeypatch.setattr(benchmark, "evaluator", lambda spec: AccwithDetailsEvaluator())
         (root / ".pawl").mkdir()
-
-    @staticmethod
-    def load(items: dict[Path, list[dict[str, Any]]]) -> list[benchmark.Task]:
-        return [benchmark.Task(path.stem, path.parent.name, part, None, [row["question"] for row in part]) for path, part in items.items()]
 
     def __call__(self, server: FakeServer, *splits: str, **changes: object) -> None:
         evaluate = {
@@ -66,7 +64,9 @@ class Run:
         }  # fmt: skip
         engine = Engine(name="external", kind="external", dtype="auto", max_model_len=64, startup_timeout_s=5.0, base_url=server.url)
         params = SimpleNamespace(
-            engine=engine, evaluate=Evaluate(**{**evaluate, **changes}), benchmark=SimpleNamespace(evaluator="x.Y", postprocessor="strip")
+            engine=engine,
+            evaluate=Evaluate(**{"name": "e", **evaluate, **changes}),
+            benchmark=SimpleNamespace(evaluator="x.Y", postprocessor="strip", allow_code_execution=False),
         )
 
         @contextmanager
@@ -94,7 +94,7 @@ def test_every_item_has_its_row_in_the_order_of_the_files(run: Run) -> None:
     assert list(run.files()) == [f"reports/baseline/{split}.{kind}" for split in ("test", "val") for kind in ("json", "jsonl")]
     for split, count in ROWS.items():
         rows = read_rows(run.root / f"reports/baseline/{split}.jsonl")
-        wanted = [row["item_id"] for part in benchmark.read([split]).values() for row in part]
+        wanted = [row["item_id"] for task in benchmark.read([split]) for row in task.items]
         assert [row.item_id for row in rows] == wanted and len(rows) == 2 * count
         summary = json.loads((run.root / f"reports/baseline/{split}.json").read_text())
         assert summary["overall"]["accuracy"] == pytest.approx(sum(row.correct for row in rows) / len(rows))
@@ -147,7 +147,7 @@ def test_one_request_that_stays_failed_leaves_no_file(run: Run, fault: str) -> N
 def test_a_missing_adapter_is_an_error_before_anything_is_asked(run: Run) -> None:
     run.monkeypatch.setattr("sys.argv", ["evaluate", "--split", "val"])
     with pytest.raises(PawlError, match="no fine-tuned model"):
-        stage.adapter_dir()
+        stage.tuned_dir()
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_missing_adapter_is_an_error_before_anything_is_asked(run: Run) -> Non
 )
 def test_items_that_are_not_whole_are_refused_with_file_and_place(run: Run, change: Any, message: str) -> None:
     path = run.root / "data/benchmark/val/loud.jsonl"
-    write_jsonl(path, change(list(benchmark.read(["val"])[path])))
+    write_jsonl(path, change(next(task.items for task in benchmark.read(["val"]) if task.name == "loud")))
     with pytest.raises(PawlError, match=message) as caught:
         benchmark.read(["val"])
     assert str(path) in caught.value.where
@@ -190,11 +190,90 @@ def test_a_generation_without_a_single_token_is_no_answer() -> None:
         infer._check(llm.Reply("", 4, 0, "stop"), "abc", endpoint, local, SimpleNamespace(max_output_tokens=8))  # type: ignore[arg-type]
 
 
-def test_transformers_refuses_to_pretend_that_it_samples() -> None:
-    with pytest.raises(PawlError, match="most likely token"):
-        infer.ask(SimpleNamespace(), [], SimpleNamespace(kind="transformers"), SimpleNamespace(temperature=0.7))  # type: ignore[arg-type]
-
-
 def test_each_call_locks_the_stages_whose_files_it_writes() -> None:
     assert stage.stages(argparse.Namespace(base=True, split=["val", "test"])) == ["baseline"]
     assert stage.stages(argparse.Namespace(base=False, split=["val", "test"])) == ["eval_val", "eval_test"]
+
+
+def test_each_tenth_request_answered_500_loses_no_item(run: Run) -> None:
+    with FakeServer(fault=lambda number, body: "500" if number % 10 == 0 else "") as server:
+        run(server, retries=3)
+    assert sum(len(read_rows(run.root / f"reports/baseline/{split}.jsonl")) for split in ROWS) == 38
+
+
+def test_several_runs_differ_in_their_seed_and_give_pass_at_k(run: Run) -> None:
+    with FakeServer(answer=lambda body: body["messages"][0]["content"].upper() if body["seed"] == 1 else "no") as server:
+        run(server, "val", num_runs=2, temperature=0.5)
+    rows = read_rows(run.root / "reports/baseline/val.jsonl")
+    assert sorted({row.repeat for row in rows}) == [0, 1] and len(rows) == 48
+    assert {body["seed"] for body in server.bodies} == {0, 1}
+    overall = json.loads((run.root / "reports/baseline/val.json").read_text())["overall"]
+    assert overall["n"] == 48 and overall["accuracy"] == 0.5
+    assert overall["pass_at_k"] == {"1": 0.5, "2": 1.0}, "each item is right in one of its two runs"
+
+
+def test_a_limit_asks_the_first_items_and_shows_in_the_settings(run: Run) -> None:
+    with FakeServer() as server:
+        run(server, "val", limit=3)
+    summary = json.loads((run.root / "reports/baseline/val.json").read_text())
+    assert summary["overall"]["n"] == 6 and summary["settings"]["limit"] == summary["fingerprint"]["limit"] == 3
+
+
+def test_every_row_names_what_it_depends_on(run: Run) -> None:
+    seen = []
+    with FakeServer() as server:
+        for changes in ({}, {}, {"top_k": 5}):
+            run(server, "val", **changes)
+            rows = read_rows(run.root / "reports/baseline/val.jsonl")
+            assert len({row.fingerprint for row in rows}) == 1
+            seen.append(rows[0].fingerprint)
+    assert seen[0] == seen[1] != seen[2] and len(seen[0]) == 16
+    assert server.bodies[-1]["top_k"] == 5 and "top_k" not in server.bodies[0]
+
+
+def test_progress_says_nothing_of_test_scores(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(infer, "_EVERY_S", 0.0)
+    with FakeServer() as server:
+        run(server, "test")
+        assert "right" not in capsys.readouterr().out
+        run(server, "val")
+        assert "right" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_server_that_dies_is_started_once_more_and_asked_what_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch, deaths: int) -> None:
+    """The first server dies after ten answers, and with `deaths` of 2 so does the next one."""
+    starts: list[int] = []
+
+    @contextmanager
+    def serve(engine: Engine, *args: Any, meanwhile: Any, **kwargs: Any) -> Iterator[Endpoint]:
+        starts.append(server.requests)
+        if meanwhile:
+            meanwhile()
+
+        def check() -> None:
+            if len(starts) <= deaths and server.requests - starts[-1] >= 10:
+                raise ServerDiedError("the server ended with code 9; its last lines:\nkilled")
+
+        yield Endpoint(server.url, "fake", "", {"engine": "fake"}, check)
+
+    monkeypatch.setattr(results.engine, "serve", serve)
+    with FakeServer(answer=lambda body: time.sleep(0.15) or "4") as server:  # type: ignore[func-returns-value]
+        if deaths == 1:
+            run(server, "val", concurrency=2, request_timeout_s=5.0)
+            assert len(starts) == 2 and 24 <= server.requests <= 26, "at most what was in flight is asked twice"
+            assert len(read_rows(run.root / "reports/baseline/val.jsonl")) == 24
+        else:
+            with pytest.raises(PawlError, match="ended with code 9"):
+                run(server, "val", concurrency=2, request_timeout_s=5.0)
+            [journal] = (run.root / ".pawl/eval").glob("*.jsonl")
+            assert run.files() == {} and len(journal.read_text().splitlines()) >= 18, "finished items are kept"
+
+
+def test_model_written_code_is_not_run_unless_that_is_allowed(run: Run) -> None:
+    write_json(run.root / "data/benchmark/val/loud.scoring.json", {
+        "evaluator": {"type": "opencompass.datasets.mbpp.MBPPEvaluator"}, "postprocessor": None, "metric": "score", "executes_code": True,
+    })  # fmt: skip
+    with FakeServer() as server, pytest.raises(PawlError, match="scoring loud runs what the model wrote"):
+        run(server, "val")
+    assert server.requests == 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
-from stages.common.schema.benchmark import Benchmark
+from stages.common.schema.benchmark import Benchmark, Suite
 from stages.common.schema.data import Data
 from stages.common.schema.engine import Engine, Evaluate
 from stages.common.schema.judge import Judge
@@ -22,7 +22,7 @@ from stages.common.schema.train import Launcher, Train
 
 __all__ = [
     "LLM", "SECTIONS", "Agent", "Benchmark", "Config", "Data", "Engine", "Evaluate", "Experiment", "Judge", "Launcher", "Model", "Source",
-    "Tracking", "Train", "validate",
+    "Suite", "Tracking", "Train", "validate",
 ]  # fmt: skip
 
 

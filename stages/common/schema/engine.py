@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
 from stages.common.errors import PawlError
-from stages.common.schema.llm import no_secret
+from stages.common.schema.llm import LLM, no_secret
 from stages.common.schema.rules import checks, choice, number
 
 
 @dataclass
 class Engine:
-    """What stands behind the OpenAI-compatible endpoint that evaluation talks to."""
+    """What stands behind the OpenAI-compatible endpoint that evaluation talks to.
+
+    Attributes:
+        keep_alive: the evaluations of one `dvc repro` share one server; it ends with the run, or unused after keep_alive_idle_s.
+        gpu_memory_utilization: share of each GPU that vLLM takes.
+        nodes: machines of a running Ray cluster over which vLLM splits the model, each with as many GPUs as this one.
+        served_adapter: the name under which an external server serves the fine-tuned model.
+        judge: the language model that scores benchmarks whose evaluator asks one.
+    """
 
     name: str = MISSING
     kind: str = choice("transformers", "vllm", "vllm_cpu", "external")
     dtype: str = choice("auto", "bfloat16", "float16", "float32")
     max_model_len: int = number(low=16, unit="tokens")
     startup_timeout_s: float = number(above=0, unit="seconds")
+    keep_alive: bool = True
+    keep_alive_idle_s: float = number(900.0, above=0, unit="seconds")
+    gpu_memory_utilization: float = number(0.9, above=0, high=1)
+    nodes: int = number(1, low=1, unit="machines")
     extra_args: list[str] = field(default_factory=list)
     base_url: str = ""
     served_model: str = ""
+    served_adapter: str = ""
     api_key_env: str = ""
+    judge: LLM = field(default_factory=LLM)
 
 
 @checks(Engine)
@@ -35,7 +50,16 @@ def check_engine(engine: Engine, key: str) -> None:
 
 @dataclass
 class Evaluate:
-    """How items are asked."""
+    """How items are asked.
+
+    Attributes:
+        top_k: only the likeliest k tokens are drawn from (0: all).
+        num_runs: how often each item is asked; with sampling each time with another seed.
+        limit: only the first items of each benchmark (0: all); what is scored so is comparable with nothing else.
+        think_open, think_close: tags around what the model thinks aloud, which is not scored ("": it does not).
+        think_begun: its chat template ends with think_open, so that replies do not begin with it.
+        template: arguments of the chat template, such as enable_thinking.
+    """
 
     name: str = MISSING
     concurrency: int = number(low=1, high=4096, unit="requests in flight")
@@ -43,5 +67,18 @@ class Evaluate:
     temperature: float = number(low=0, high=2)
     top_p: float = number(above=0, high=1)
     seed: int = number(low=0)
+    top_k: int = number(0, low=0)
+    num_runs: int = number(1, low=1, high=1024)
+    limit: int = number(0, low=0, unit="items a benchmark")
+    think_open: str = ""
+    think_close: str = ""
+    think_begun: bool = False
+    template: dict[str, Any] = field(default_factory=dict)
     request_timeout_s: float = number(above=0, unit="seconds")
     retries: int = number(low=0, high=20)
+
+
+@checks(Evaluate)
+def check_evaluate(evaluate: Evaluate, key: str) -> None:
+    if bool(evaluate.think_open) != bool(evaluate.think_close):
+        raise PawlError(f"{key} has one of think_open and think_close", where=f"{key}.think_open", fix="set both or none")

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING
 
-from stages.common.schema.rules import checks, choice, need_set
+from stages.common.schema.rules import checks, choice, need_set, number
+
+
+@dataclass
+class Inference:
+    """How the model's makers say that it is to be asked; `evaluate=recommended` asks it so.
+
+    Attributes:
+        context: tokens of prompt and answer that it was made for.
+        think_open, think_close, think_begun, template: see Evaluate; they hold whatever the sampling.
+    """
+
+    temperature: float = number(0.0, low=0, high=2)
+    top_p: float = number(1.0, above=0, high=1)
+    top_k: int = number(0, low=0)
+    max_output_tokens: int = number(1024, low=1, unit="tokens")
+    context: int = number(2048, low=16, unit="tokens")
+    think_open: str = ""
+    think_close: str = ""
+    think_begun: bool = False
+    template: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -23,6 +44,7 @@ class Model:
     revision: str = ""
     path: str = ""
     licence: str = ""
+    inference: Inference = field(default_factory=Inference)
 
 
 @checks(Model)

@@ -1,0 +1,116 @@
+"""The command line of each engine's server, and what this machine offers it. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from stages.common import adapter as adapters
+from stages.common import batching
+from stages.common.errors import PawlError
+from stages.common.files import main_root, read_json
+from stages.common.schema import Engine
+
+
+@dataclass(frozen=True)
+class Command:
+    """How a server is started, and the name under which it serves the model."""
+
+    argv: list[str]
+    model: str
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def port(self) -> int:
+        return int(self.argv[self.argv.index("--port") + 1])
+
+
+def command(engine: Engine, model_dir: Path, adapter: Path | None, *, port: int, gpus: int, python: str) -> Command:
+    """The command line and environment that serve a model.
+
+    Args:
+        adapter: served beside its base (vLLM only; for transformers it is merged before).
+        gpus: over how many the model is split (0: CPU).
+        python: the interpreter of the engine's environment.
+    """
+    address = ["--host", "127.0.0.1", "--port", str(port)]
+    env = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+    if engine.kind == "transformers":
+        argv = [python, "-m", "stages.common.batching", *address, "--dtype", engine.dtype, "--device", "cuda" if gpus else "cpu"]
+        argv += ["--max-model-len", str(engine.max_model_len), "--model", str(model_dir)]
+        if not gpus:
+            env["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads made it 7 times slower on a machine with other work
+        return Command(argv + engine.extra_args, str(model_dir), env)
+    argv = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_dir), *address]
+    argv += ["--served-model-name", "base", "--dtype", engine.dtype, "--max-model-len", str(engine.max_model_len)]
+    if (template := model_dir / "chat_template.jinja").is_file():
+        argv += ["--chat-template", str(template)]  # the base's, whatever the adapter's folder holds
+    env |= {"VLLM_NO_USAGE_STATS": "1"}
+    if engine.kind == "vllm_cpu":
+        env["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; by default it takes half of the machine
+    else:
+        argv += ["--gpu-memory-utilization", f"{engine.gpu_memory_utilization:g}"]
+        if gpus > 1:
+            argv += ["--tensor-parallel-size", str(gpus)]
+        if engine.nodes > 1:  # a Ray cluster that the user started: a pipeline over the machines, tensors split within each
+            argv += ["--pipeline-parallel-size", str(engine.nodes), "--distributed-executor-backend", "ray"]
+    if adapter:
+        argv += ["--enable-lora", "--max-lora-rank", str(adapters.max_rank(adapter)), "--lora-modules", f"adapter={adapter.resolve()}"]
+    return Command(argv + engine.extra_args, "adapter" if adapter else "base", env)
+
+
+def shards(model_dir: Path, gpus: int) -> int:
+    """Over how many of the visible GPUs the model can be split: vLLM wants the number to divide the attention heads."""
+    if gpus < 2:
+        return gpus
+    config = read_json(model_dir / "config.json")
+    heads = (config.get("text_config") or config).get("num_attention_heads") or 1
+    return max(count for count in range(1, gpus + 1) if heads % count == 0)
+
+
+def serve_python() -> str:
+    """The interpreter of vLLM's own environment.
+
+    Raises:
+        PawlError: there is none.
+    """
+    path = Path(os.environ.get("PAWL_SERVE_PYTHON") or main_root() / ".venv-serve" / "bin" / "python")
+    if not path.is_file():
+        raise PawlError("vLLM's environment is missing", where=str(path), fix="run 'make serve-env', or choose engine=transformers")
+    return str(path)
+
+
+def interpreter(kind: str) -> str:
+    return serve_python() if kind.startswith("vllm") else sys.executable
+
+
+def visible_gpus() -> int:
+    """How many NVIDIA GPUs this process may use: CUDA_VISIBLE_DEVICES where it is set, else what nvidia-smi lists."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        names = [name.strip() for name in chosen.split(",")]
+        return len(names[: names.index("-1")] if "-1" in names else [name for name in names if name])
+    if not (smi := shutil.which("nvidia-smi")):
+        return 0
+    listed = subprocess.run([smi, "-L"], capture_output=True, text=True, timeout=60)
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines()) if listed.returncode == 0 else 0
+
+
+def engine_version(kind: str, python: str) -> str:
+    """Engine and version, as far as the answers may depend on it.
+
+    Raises:
+        PawlError: vLLM is not installed in its environment.
+    """
+    if kind == "transformers":
+        return f"transformers {version('transformers')}, batching {batching.VERSION}"
+    code = "from importlib.metadata import distributions as all; print(*(f'{d.name} {d.version}' for d in all() if d.name[:4] == 'vllm'))"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
+    if found.returncode or not found.stdout.strip():
+        raise PawlError("vLLM is not installed in its environment", where=python, fix="run 'make serve-env'")
+    return found.stdout.strip()

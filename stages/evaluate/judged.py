@@ -1,0 +1,112 @@
+"""Benchmarks whose evaluator asks a language model: OpenCompass's question to it and its reading of the reply, our requests.
+
+The model is engine.judge. What it is shown of a prediction is data; its reply is read for one of two letters and nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stages.common import llm
+from stages.common.errors import PawlError
+from stages.common.schema import LLM
+from stages.evaluate import score
+from stages.evaluate.benchmark import Scorer, Task, evaluator, named
+from stages.evaluate.journal import Journal, request_key
+
+_ROLES = {"HUMAN": "user", "BOT": "assistant", "SYSTEM": "system"}
+
+
+def check(tasks: list[Task], judge: LLM, kinds: tuple[str, ...]) -> None:
+    """Refuse, before anything is asked, what needs a judge where none is declared.
+
+    Raises:
+        PawlError: names the benchmark.
+    """
+    for task in tasks:
+        if task.scoring and task.scoring["evaluator"]["type"].rpartition(".")[2] in kinds and not judge.base_url:
+            raise PawlError(
+                f"{task.name} is scored by a language model, and none is declared", where="engine.judge",
+                fix="set engine.judge.base_url, engine.judge.model and engine.judge.api_key_env",
+            )  # fmt: skip
+
+
+def scores(judge: LLM, folder: Path, scorer: Scorer) -> score.Score:
+    """What `score.rows` takes in the evaluator's place. Replies are journalled: a judge is paid once."""
+
+    def judged(task: Task, predictions: list[Any]) -> list[float]:
+        spec = scorer.spec
+        if "llm_evaluator" not in spec:
+            return _ask(judge, folder, spec, task, predictions, range(len(predictions)))
+        # a cascade: the judge sees what the rule did not find right
+        rule = Scorer(evaluator(spec["rule_evaluator"]), str, scorer.metric)
+        found = score.by_rule(task, rule, predictions)
+        asked = [index for index, value in enumerate(found) if value < 1]
+        for index, value in zip(asked, _ask(judge, folder, spec["llm_evaluator"], task, predictions, asked), strict=True):
+            found[index] = max(found[index], value)
+        return found
+
+    return judged
+
+
+def question(spec: dict[str, Any], item: dict[str, Any], prediction: Any) -> list[dict[str, str]]:
+    """What the judge is asked about one prediction.
+
+    The template is filled in column by column, the prediction last: braces in it stay as they are.
+    """
+    row = {key: value for key, value in (item.get("row") or {}).items()}
+    gold = item.get("reference", item["answer"])
+    entry = {"obj_gold": gold, "reference": gold, **row, "prediction": prediction}
+    template = named("opencompass.openicl.icl_prompt_template.PromptTemplate")(template=copy.deepcopy(spec["prompt_template"]["template"]))
+    parts = template.generate_item(entry)
+    if isinstance(parts, str):
+        return [{"role": "user", "content": parts}]
+    return [{"role": _ROLES[part["role"]], "content": part["prompt"]} for part in parts if isinstance(part, dict) and "prompt" in part]
+
+
+def _ask(judge: LLM, folder: Path, spec: dict[str, Any], task: Task, predictions: list[Any], indices: Any) -> list[float]:
+    indices = list(indices)
+    asking = llm.Asking(
+        base_url=judge.base_url, model=judge.model, max_output_tokens=judge.max_output_tokens, temperature=judge.temperature,
+        concurrency=judge.concurrency, timeout_s=judge.timeout_s, retries=judge.retries, api_key_env=judge.api_key_env,
+    )  # fmt: skip
+    conversations = [question(spec, task.items[index], predictions[index]) for index in indices]
+    keys = [request_key(turns, 0) for turns in conversations]
+    journal = Journal(folder, {"judge": judge.model, "base_url": judge.base_url, "temperature": judge.temperature})
+    missing = [number for number, key in enumerate(keys) if key not in journal.replies]
+    try:
+        if missing:
+            print(f"asking the judge {judge.model} about {len(missing)} answers to {task.name}")
+            llm.ask(
+                asking, [conversations[number] for number in missing],
+                on_reply=lambda number, reply: journal.add(keys[missing[number]], reply),
+            )  # fmt: skip
+    finally:
+        journal.close()
+    read = _reader(spec)
+    said = [
+        {"prediction": journal.replies[key].text, "gold": task.golds[index]} for key, index in zip(keys, indices, strict=True)
+    ]  # fmt: skip
+    found = [read([one]) for one in said]
+    if said and abs(math.fsum(found) / len(found) - read(said)) > 1e-6:
+        raise PawlError(
+            f"the judged items of {task.name} do not add up to the metric", where="benchmark.suites", fix="choose another evaluator"
+        )
+    return found
+
+
+def _reader(spec: dict[str, Any]) -> Callable[[list[dict[str, Any]]], float]:
+    """OpenCompass's reading of the judge's replies: the share of them that say right."""
+    post = spec.get("dict_postprocessor") or {"type": "opencompass.datasets.generic.generic_llmjudge_postprocess"}
+    function = named(post["type"])
+    arguments = {key: value for key, value in post.items() if key != "type"}
+
+    def read(said: list[dict[str, Any]]) -> float:
+        result = function({str(number): dict(one) for number, one in enumerate(said)}, "", **arguments)
+        return float(result["accuracy"]) / 100
+
+    return read

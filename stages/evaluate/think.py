@@ -1,0 +1,46 @@
+"""What a model thinks aloud before it answers: taken off before scoring, and counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply without its thinking; `unclosed`: the thinking never ended, so that there is no answer."""
+
+    text: str
+    unclosed: bool = False
+
+
+@dataclass
+class Thinking:
+    """The tags around a model's thinking ("": it has none), and what was found so far.
+
+    A chat template may end with the opening tag, so that the reply holds the closing one alone; `begun` says so. A reply without
+    either tag is then one that was still thinking when it was cut off.
+    """
+
+    opening: str = ""
+    closing: str = ""
+    begun: bool = False
+    counts: dict[str, int] = field(default_factory=lambda: {"replies": 0, "characters": 0, "unclosed": 0})
+
+    def strip(self, reply: str) -> Answer:
+        """The answer in a reply: what follows the last closing tag."""
+        if not self.closing:
+            return Answer(reply)
+        before, closed, after = reply.rpartition(self.closing)
+        opened = self.opening in (before if closed else reply) or self.begun
+        if closed:
+            self._count(len(before.replace(self.opening, "", 1)))
+            return Answer(after.lstrip())
+        if opened:
+            self._count(len(reply.replace(self.opening, "", 1)))
+            self.counts["unclosed"] += 1
+            return Answer("", unclosed=True)
+        return Answer(reply)
+
+    def _count(self, characters: int) -> None:
+        self.counts["replies"] += 1
+        self.counts["characters"] += characters

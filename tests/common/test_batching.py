@@ -1,0 +1,116 @@
+"""What a model answers does not depend on who else asks: batches, shared beginnings and padding change nothing."""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stages.common import batching
+from stages.common.batching import Request
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """Two random layers with a byte-level tokenizer, as the tests' pipeline makes them."""
+    from stages.fetch_model.tiny import write
+
+    folder = tmp_path_factory.mktemp("tiny")
+    write(folder, "float32")
+    return batching.Models("float32", "cpu").get(str(folder))
+
+
+def ask(tokens: list[int], **changes: Any) -> Request:
+    return Request(**{"model": "m", "tokens": tokens, "max_tokens": 8, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 0,
+                      "done": lambda _: None, **changes})  # fmt: skip
+
+
+def answers(tiny: tuple[Any, Any], *batches: list[Request]) -> list[tuple[list[int], str]]:
+    for batch in batches:
+        batching.generate(*tiny, batch)
+    return [(request.output, request.finish_reason) for batch in batches for request in batch]
+
+
+PROMPTS = [[5 + n for n in range(20)] + [40 + n] * (1 + n * 3) for n in range(5)]
+
+
+@pytest.mark.parametrize("changes", [{}, {"temperature": 0.9, "top_p": 0.9, "top_k": 40, "seed": 3}])
+def test_an_answer_is_the_same_alone_and_among_others(tiny: tuple[Any, Any], changes: dict[str, Any]) -> None:
+    together = answers(tiny, [ask(prompt, **changes) for prompt in PROMPTS])
+    alone = answers(tiny, *[[ask(prompt, **changes)] for prompt in PROMPTS])
+    mixed = answers(tiny, [ask(prompt, **changes) for prompt in [*PROMPTS[:2], [7] * 3]])
+    assert together == alone and mixed[:2] == alone[:2]
+
+
+def test_it_generates_what_transformers_generates(tiny: tuple[Any, Any]) -> None:
+    import torch
+
+    model, _ = tiny
+    for request in (requests := [ask(prompt) for prompt in PROMPTS]):
+        whole = model.generate(torch.tensor([request.tokens]), max_new_tokens=8, do_sample=False)
+        request.expected = whole[0, len(request.tokens) :].tolist()  # type: ignore[attr-defined]
+    answers(tiny, requests)
+    for request in requests:
+        assert request.output == request.expected[: len(request.output)] and len(request.output) > 0  # type: ignore[attr-defined]
+
+
+def test_each_answer_has_its_own_limit_and_says_how_it_ended(tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = answers(tiny, [ask(PROMPTS[0], max_tokens=1), ask(PROMPTS[1], max_tokens=4), ask(PROMPTS[2], max_tokens=9)])
+    assert [len(output) for output, _ in found] == [1, 4, 9] and {reason for _, reason in found} == {"length"}
+    first = found[2][0][2]
+    monkeypatch.setattr(batching, "stop_tokens", lambda *_: {first})
+    [(output, reason)] = answers(tiny, [ask(PROMPTS[2], max_tokens=9)])
+    assert reason == "stop" and output[-1] == first and len(output) <= 3
+
+
+def test_other_seeds_draw_other_answers_and_top_k_1_is_greedy(tiny: tuple[Any, Any]) -> None:
+    drawn = answers(tiny, [ask(PROMPTS[0], temperature=1.5, seed=seed, max_tokens=12) for seed in range(6)])
+    assert len({tuple(output) for output, _ in drawn}) > 1
+    narrow = answers(tiny, [ask(PROMPTS[0], temperature=1.5, top_k=1), ask(PROMPTS[0], temperature=1.5, top_p=1e-9), ask(PROMPTS[0])])
+    assert narrow[0] == narrow[1] == narrow[2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "shared"), [([[1] * 30, [1] * 20 + [2]], 20), ([[1] * 30], 0), ([[1] * 30, [1] * 30], 29), ([[1] * 5, [1] * 6], 0)]
+)
+def test_what_all_begin_with_is_found_and_leaves_a_token_to_read(rows: list[list[int]], shared: int) -> None:
+    assert batching.shared_prefix(rows) == shared
+
+
+def test_a_batch_is_of_one_model_fits_and_leaves_nobody_waiting_for_ever() -> None:
+    waiting = [ask([1] * length, model=model) for length, model in [(5, "a"), (90, "a"), (6, "b"), (7, "a"), (80, "a")]]
+    first, seen = waiting[0], []
+    batch = batching.next_batch(waiting, 2, 1000)
+    assert first in batch and {request.model for request in batch} == {"a"} and len(batch) == 2
+    while waiting:
+        batch = batching.next_batch(waiting, 4, 100)
+        seen.append(len(batch))
+        assert len(batch) == 1 or len(batch) * max(len(request.tokens) for request in batch) <= 100
+    assert sum(seen) == 3
+
+
+def test_an_error_answers_its_batch_and_the_next_batch_is_served(tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    inbox: queue.Queue[Request] = queue.Queue()
+    models = batching.Models("float32", "cpu")
+    models.loaded["good"] = tiny
+    threading.Thread(target=batching.work, args=(inbox, models, 4), daemon=True).start()
+    told: queue.Queue[Any] = queue.Queue()
+    inbox.put(ask([1, 2], model="/no/such/model", done=told.put))
+    assert isinstance(told.get(timeout=10), batching.Refused)
+    inbox.put(ask(PROMPTS[0], model="good", done=told.put))
+    assert told.get(timeout=30).output
+
+
+def test_a_prompt_that_does_not_fit_is_refused(tiny: tuple[Any, Any]) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x" * 500}], "max_tokens": 8}
+    with pytest.raises(batching.Refused, match="more than 64"):
+        batching.parse(body, tiny[1], 64, lambda _: None)
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(batching.Refused, match="no model"):
+        batching.Models("float32", "cpu").get(str(tmp_path))

@@ -1,0 +1,129 @@
+"""Model-written code is run in a room that it cannot look, reach or grow out of, and cannot spoil for the next item."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from stages.common.errors import PawlError
+from stages.common.files import ROOT
+from stages.evaluate import sandbox
+
+ROW = {"prompt": "def f(x):\n", "test": "def check(c):\n    assert c(2) == 4\n", "entry_point": "f"}
+RIGHT = "    return x * 2"
+SAY = "    import os, sys; raise Exception({})"
+ATTACKS = {
+    "the network": "    import socket; socket.create_connection(('127.0.0.1', {port}), 2); return 4",
+    "a name server": "    import socket; socket.getaddrinfo('example.org', 80); return 4",
+    "writing where Python lies": "    open('/usr/x', 'w').write('x'); return 4",
+    "writing into the root": "    open('/x', 'w').write('x'); return 4",
+    "a large file": "    f = open('/scratch/a', 'wb')\n    for _ in range(500): f.write(b'0' * 2**20)\n    return 4",
+    "memory": "    a = bytearray(8 * 2**30); return 4",
+    "a fork bomb": "    import os\n    while True: os.fork()",
+    "threads without end": "    import threading, time\n    while True: threading.Thread(target=time.sleep, args=(60,)).start()",
+    "time": "    while True: pass",
+    "sleep": "    import time; time.sleep(600)",
+    "leaving": "    import os; os._exit(0)",
+    "a mount": "    import ctypes; assert ctypes.CDLL(None).mount(b'none', b'/usr', b'tmpfs', 0, None) == 0; return 4",
+    "becoming root": "    import os; os.setuid(0); os.listdir('/proc'); return 4",
+}
+
+
+def item(code: str) -> dict:
+    return {"prediction": code, "reference": "", "row": ROW}
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[str, dict]:
+    """One room for all attacks, a right answer before, between and after them."""
+    os.environ["PAWL_TEST_SECRET"] = "sk-very-secret"
+    import socket
+
+    with socket.socket() as listening, tempfile.NamedTemporaryFile(dir=ROOT, suffix=".secret") as private:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        codes = {name: code.replace("{port}", str(listening.getsockname()[1])) for name, code in ATTACKS.items()}
+        codes["seen"] = SAY.format(
+            "repr([dict(os.environ), os.listdir('/'), [os.path.exists(p) for p in ("
+            f"{str(ROOT / 'params.yaml')!r}, {private.name!r}, '/etc/passwd', '/proc/1', '/root/.ssh', '/home')]])"
+        )
+        asked: list[tuple[str, str]] = [("right before", RIGHT)]
+        for name, code in codes.items():
+            asked += [(name, code), (f"right after {name}", RIGHT)]
+        begun = time.monotonic()
+        found = sandbox.run({"type": "x.HumanEvalEvaluator"}, [item(code) for _, code in asked], seconds=1.5)
+        assert time.monotonic() - begun < 60
+    del os.environ["PAWL_TEST_SECRET"]
+    return dict(zip((name for name, _ in asked), found, strict=True))
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_is_a_wrong_answer_and_the_next_item_is_scored_as_ever(attack: str, verdicts: dict[str, dict]) -> None:
+    assert "error" in verdicts[attack], verdicts[attack]
+    assert verdicts[f"right after {attack}"] == {"score": 1.0}
+
+
+def test_right_is_right(verdicts: dict[str, dict]) -> None:
+    assert verdicts["right before"] == {"score": 1.0}
+
+
+def test_neither_keys_nor_the_repository_nor_the_machines_files_are_there(verdicts: dict[str, dict]) -> None:
+    seen = verdicts["seen"]["error"]
+    assert "sk-very-secret" not in seen and "PAWL" not in seen
+    assert seen.endswith("[False, False, False, False, False, False]]"), seen
+
+
+def test_nothing_outlives_the_room(verdicts: dict[str, dict]) -> None:
+    lines = [path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [line for line in lines if any(word == str(ROOT / "stages/evaluate/box.py").encode() for word in line)]
+    assert not list(Path(tempfile.gettempdir()).glob("pawl-room-*"))
+
+
+def test_where_there_is_no_room_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "binds", lambda folder: ["/no/such/folder"])
+    mark = tmp_path / "ran"
+    with pytest.raises(PawlError, match="none was run"):
+        sandbox.run({"type": "x.HumanEvalEvaluator"}, [item(f"    open({str(mark)!r}, 'w')")])
+    assert not mark.exists()
+
+
+def test_a_user_without_rights_gets_the_same_room(tmp_path: Path) -> None:
+    """As nobody, through a user namespace: with the system's Python, since ours may lie where nobody may look."""
+    python = shutil.which("python3", path="/usr/bin:/bin")
+    if os.geteuid() != 0 or python is None:
+        pytest.skip("this is what the other tests of this file do, or there is no system Python")
+    import json
+
+    room = Path(tempfile.mkdtemp(prefix="room-", dir="/tmp"))
+    room.chmod(0o777)
+    box = room.with_suffix(".py")
+    box.write_bytes((ROOT / "stages/evaluate/box.py").read_bytes())
+    box.chmod(0o644)
+    codes = [RIGHT, ATTACKS["a fork bomb"], ATTACKS["writing into the root"], RIGHT, SAY.format("repr([os.getuid(), os.listdir('/')])")]
+    job = {"evaluator": {"type": "x.HumanEvalEvaluator"}, "items": [item(code) for code in codes], "seconds": 2, "memory": 2**24}
+    binds = [path for path in ("/usr", "/bin", "/lib", "/lib64") if os.path.lexists(path)]
+    done = subprocess.run(
+        [python, "-I", str(box), str(room), *binds], input=json.dumps(job | {"limits": sandbox.LIMITS}), capture_output=True, text=True,
+        user=65534, group=65534, extra_groups=[], env={}, cwd="/", timeout=60,
+    )  # fmt: skip
+    box.unlink()
+    room.rmdir()
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [verdict.get("score") for verdict in found] == [1.0, None, None, 1.0, None] and "[0, [" in found[4]["error"]
+
+
+@pytest.mark.e2e
+def test_opencompass_scores_mbpp_in_the_room() -> None:
+    def mbpp(code: str) -> dict:
+        return {"prediction": f"```python\n{code}\n```", "reference": "assert f(2) == 4", "row": None}
+
+    spec = {"type": "opencompass.datasets.mbpp.MBPPEvaluator"}
+    found = sandbox.run(spec, [mbpp("def f(x):\n    return 2 * x"), mbpp("def f(x):\n    return x"), mbpp("import socket\nf = socket")])
+    assert [verdict.get("score") for verdict in found] == [1.0, 0.0, 0.0]
