@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
@@ -117,9 +118,15 @@ def flat(text: str) -> dict[str, Any]:
     return leaves(OmegaConf.to_container(OmegaConf.create(text), resolve=False), "")
 
 
-def differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
-    """What changed between two sets of parameters, but for the experiment's own section."""
-    keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key) and not key.startswith("experiment."))
+def differences(before: dict[str, Any], after: dict[str, Any], named: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """What changed between two sets of parameters, but for what shapes no experiment: its own section, the agent's, the tracking.
+
+    A key that only one side has was declared or removed since, which is nobody's change unless `named` holds it.
+    """
+    own = ("experiment.", "agent.", "tracking.")
+    keys = {key for key in before.keys() & after.keys() if before[key] != after[key]}
+    keys |= {key for key in named if before.get(key) != after.get(key)}
+    keys = sorted(key for key in keys if not key.startswith(own))
     return [{"key": key, "before": before.get(key), "after": after.get(key)} for key in keys]
 
 
