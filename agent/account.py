@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from agent import workspace
@@ -100,7 +99,8 @@ def gpu_hours(train: Any) -> float:
         return 0.0
     if (given := number(train.get("gpu_hours"))) is not None:
         return given
-    return (number(train.get("gpus")) or 0.0) * (number(train.get("runtime_s")) or 0.0) / 3600
+    gpus = number(train.get("gpus")) or number(train.get("processes")) or 1.0 if train.get("gpu") else number(train.get("gpus")) or 0.0
+    return gpus * (number(train.get("runtime_s")) or 0.0) / 3600
 
 
 def spent(run: str, seconds: float, records: Iterable[Record]) -> Spent:
@@ -134,5 +134,3 @@ def why_stop(budget: Budget, used: Spent) -> str:
 def in_words(used: Spent) -> str:
     money = f", {used.llm_cost:.4g} for language models" if used.llm_cost else ""
     return f"spent {used.hours:.2f} h{money}{f', {used.gpu_hours:.2f} GPU h' if used.gpu_hours else ''}"
-
-

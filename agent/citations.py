@@ -1,11 +1,11 @@
 """How a claim names its source, and how a text is taken apart to see whether it does.
 
-    [PageID: Workflow/QLoRA]                    a page of the knowledge base
-    [source](https://host/path)                 a page of the web
-    [lib: peft==0.18.1 peft.LoraConfig.r]       an installed package, in the version that runs
-    [experiment: 0002-max-steps-24]             an experiment of ours
-    [situation]                                 the present state: model, data, hardware, scores, parameters
-    [unverified]                                nothing: a claim from memory
+[PageID: Workflow/QLoRA]                    a page of the knowledge base
+[source](https://host/path)                 a page of the web
+[lib: peft==0.18.1 peft.LoraConfig.r]       an installed package, in the version that runs
+[experiment: 0002-max-steps-24]             an experiment of ours
+[situation]                                 the present state: model, data, hardware, scores, parameters
+[unverified]                                nothing: a claim from memory
 """
 
 from __future__ import annotations

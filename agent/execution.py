@@ -45,7 +45,9 @@ def run(
             papers()
             planned = settings.resolve(record.overrides)
             about = {"name": record.slug, "hypothesis": record.hypothesis, "parent": record.parent, "incumbent": record.incumbent}
-            settings.edit({key: planned[key] for key in settings.parse(record.overrides)} | {f"experiment.{k}": v for k, v in about.items()})
+            settings.edit(
+                {key: planned[key] for key in settings.parse(record.overrides)} | {f"experiment.{k}": v for k, v in about.items()}
+            )
             progress.enter("composing", record.folder)
             workspace.compose_params()
             experiment.write_settings(record, settings.CURRENT.read_text(encoding="utf-8"), settings.require_as_planned(planned, about))

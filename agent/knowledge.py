@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent import knowledge_kb, knowledge_web
-from agent.citations import known_numbers
 from agent.knowledge_cache import Cache
 from agent.knowledge_library import Library, open_library
 from agent.progress import FOLDER
@@ -53,8 +52,11 @@ class Knowledge:
         return found
 
     @property
-    def numbers(self) -> dict[str, set[float]]:
-        return {citation: known_numbers([text]) for citation, text in self.sources.items()}
+    def angles(self) -> frozenset[str]:
+        """What the pages of knowledge base and web are about."""
+        return frozenset(
+            p.about for p in self.passages if p.about in ("model", "framework", "problem") and not p.citation.startswith("[lib:")
+        )
 
 
 def gather(agent: Agent, *, status: str, tried: str, questions: Sequence[str], keys: Sequence[str], repository: str) -> Knowledge:

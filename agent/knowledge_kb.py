@@ -22,7 +22,19 @@ _REFUSED = re.compile(
 """How the server words a failure: it answers with text all the same."""
 _CREDITS = re.compile(r"\n+---\n\*Credits remaining: [^\n]*\*\s*$")
 _CITED = re.compile(r"\[(?:PageID:\s*)?([A-Za-z][\w.-]*/[\w.:-]+)\](?!\()")
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY")
+_KEPT = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "NO_PROXY",
+)
 
 Question = tuple[str, dict[str, str]]
 """A tool's name and its arguments."""
@@ -33,7 +45,7 @@ class Refused(Exception):
 
 
 def ask(base: KnowledgeBase, questions: Sequence[Question], cache: Cache) -> list[tuple[str, str]]:
-    """(citation, text) of the answers and of the pages that they cite, in order; what is in the cache is not paid for again.
+    """(citation, text) of the pages that the answers cite, in order; what is in the cache is not paid for again.
 
     Raises:
         Refused: no key, no server, or a question that failed.
@@ -48,7 +60,9 @@ def ask(base: KnowledgeBase, questions: Sequence[Question], cache: Cache) -> lis
         if not key:
             raise Refused(f"the environment variable {base.api_key_env or '(none is named)'} holds no key")
         try:
-            fetched = asyncio.run(asyncio.wait_for(_converse(base, key, asked, todo, cited), base.timeout_s * (len(asked) + base.pages + 1)))
+            fetched = asyncio.run(
+                asyncio.wait_for(_converse(base, key, asked, todo, cited), base.timeout_s * (len(asked) + base.pages + 1))
+            )
         except Refused:
             raise
         except BaseExceptionGroup as group:  # anyio wraps what went wrong inside its tasks
@@ -57,15 +71,15 @@ def ask(base: KnowledgeBase, questions: Sequence[Question], cache: Cache) -> lis
             raise Refused(_cause(error, key)) from None
     for name, text in fetched.items():
         cache.put(name, text)
-    found = []
     answers = [cache.get(_name(*question)) or "" for question in questions]
-    for page in _pages(answers)[: base.pages]:
-        text = cache.get(_name("get_page", {"page_id": page}))
-        if text:
-            found.append((f"[PageID: {page}]", text))
-    for (tool, _), text in zip(questions, answers, strict=True):
-        found.append((f"[PageID: {tool}]", text))
-    return found
+    return [(f"[PageID: {page}]", text) for page in _pages(answers) if (text := _text(page, answers, cache))]
+
+
+def _text(page: str, answers: Sequence[str], cache: Cache) -> str:
+    """What is known of a page: itself where it was read, and the paragraphs of the answers that cite it."""
+    whole = cache.get(_name("get_page", {"page_id": page})) or ""
+    paragraphs = [part.strip() for answer in answers for part in answer.split("\n\n") if page in _CITED.findall(part)]
+    return "\n\n".join(part for part in (whole, *paragraphs) if part)
 
 
 def _name(tool: str, arguments: dict[str, str]) -> str:

@@ -33,7 +33,9 @@ def addresses(web: Web, repository: str, reported: str) -> list[tuple[str, str]]
     """(about, url) of the pages that fit: those with {model} need a repository, those with {problem} a report."""
     found = []
     for page in web.sources.values():
-        if ("{model}" in page.url and not re.fullmatch(r"[\w.-]+/[\w.-]+", repository)) or ("{problem}" in page.url and not reported.strip()):
+        if ("{model}" in page.url and not re.fullmatch(r"[\w.-]+/[\w.-]+", repository)) or (
+            "{problem}" in page.url and not reported.strip()
+        ):
             continue
         problem = quote(" ".join(re.findall(r"\w+", reported)[:8]), safe="")
         found.append((page.about, page.url.replace("{model}", quote(repository, safe="/")).replace("{problem}", problem)))

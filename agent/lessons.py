@@ -32,12 +32,15 @@ def distil(records: Sequence[Record]) -> list[str]:
         elif record.judged and record.changes:
             joint.append(record)
     rules = [_rule(key, way, found) for (key, way), found in sorted(single.items(), key=lambda item: (-len(item[1]), item[0]))]
-    rules += [f"{_changes(record)} together: {outcome(record)} ({record.number:04d}); which of them did it was not tried." for record in joint]
+    rules += [
+        f"{_changes(record)} together: {outcome(record)} ({record.number:04d}); which of them did it was not tried." for record in joint
+    ]
     reasons: dict[str, list[Record]] = defaultdict(list)
     for record in crashed:
         reasons[record.reason].append(record)
     rules += [
-        f"Crashed ({markdown(reason, 200)}): {'; '.join(_changes(each) for each in found)} ({names(found)})." for reason, found in reasons.items()
+        f"Crashed ({markdown(reason, 200)}): {'; '.join(_changes(each) for each in found)} ({names(found)})."
+        for reason, found in reasons.items()
     ]
     return rules
 

@@ -35,6 +35,8 @@ _NO_RESULT = re.compile(
 """Keys that shape no result: names and words, how long to wait, how many at once, and limits at which a stage stops."""
 _PARTS = ("train", "val", "test")
 _LUCK = ("data.seed", "train.seed")
+_FREE = "train.extra."
+"""Below this, keys are LLaMA-Factory's and need not be there yet."""
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+")
 
 
@@ -87,7 +89,7 @@ def resolve(overrides: list[str]) -> dict[str, Any]:
         PawlError: what composition refuses (unknown key, wrong type, out of range), or a change outside the open sections.
     """
     keys = parse(overrides)
-    before, after = flat(compose()), flat(compose(overrides))
+    before, after = flat(compose()), flat(compose([f"++{each}" if each.startswith(_FREE) else each for each in overrides]))
     for key in keys:
         if isinstance(after.get(key), list | dict) or key not in after:
             raise PawlError(
@@ -126,14 +128,18 @@ def differences(before: dict[str, Any], after: dict[str, Any], named: Iterable[s
     own = ("experiment.", "agent.", "tracking.")
     keys = {key for key in before.keys() & after.keys() if before[key] != after[key]}
     keys |= {key for key in named if before.get(key) != after.get(key)}
-    keys = sorted(key for key in keys if not key.startswith(own))
-    return [{"key": key, "before": before.get(key), "after": after.get(key)} for key in keys]
+    return [{"key": key, "before": before.get(key), "after": after.get(key)} for key in sorted(keys) if not key.startswith(own)]
 
 
 def fingerprint(params: dict[str, Any]) -> str:
     """A hash of what decides an experiment's result but for luck: the seeds of data and training do not count, the ruler's do."""
-    parts = {key: value for key, value in params.items() if key not in _LUCK and not _NO_RESULT.fullmatch(key)}
+    parts = {key: value for key, value in params.items() if shapes_result(key)}
     return sha256_text(json.dumps(parts, sort_keys=True, default=str))
+
+
+def shapes_result(key: str) -> bool:
+    """Whether a parameter decides what comes out, luck aside."""
+    return key not in _LUCK and not _NO_RESULT.fullmatch(key)
 
 
 def ruler(params: dict[str, Any]) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agent import orphans
-from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, LESSONS, LOOKS, Record, read_record
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from agent import orphans
+from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, LESSONS, LOOKS, Record, read_record
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.process import dvc_processes, forget_dead_dvc, locked, run, tail
@@ -276,3 +276,12 @@ def failed_stage(log: Path) -> str:
     """The stage at which dvc repro failed, from its log; "" where it does not say."""
     found = re.findall(r"^ERROR: failed to reproduce '([\w@.-]+)'", tail(log, 8000), re.MULTILINE)
     return found[-1] if found else ""
+
+
+def check_training(overrides: Sequence[str]) -> str:
+    """What the training stage refuses about overrides, before anything runs: memory, arguments that do not go together; "" where nothing.
+
+    Where it cannot be asked (no model yet, an older stage), nothing is refused: the run itself will tell.
+    """
+    done = call([sys.executable, "-m", "stages.train", "--check", *overrides], check=False)
+    return plain(done.stderr, 400) if done.returncode == 3 else ""

@@ -115,7 +115,9 @@ def check_web(web: Web, key: str) -> None:
     for name, page in web.sources.items():
         if not re.match(r"https?://[^/{}@]+/", page.url):
             raise PawlError(
-                f"{key}.sources.{name}.url names no fixed host", where=f"{key}.sources.{name}.url", fix="write https://host/path; {model} only in the path"
+                f"{key}.sources.{name}.url names no fixed host",
+                where=f"{key}.sources.{name}.url",
+                fix="write https://host/path; {model} only in the path",
             )
 
 
