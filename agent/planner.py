@@ -206,8 +206,12 @@ def _safe(proposal: Proposal | None) -> Any:
 
     options = tuple(
         replace(
-            option, why=shown(option.why), several=shown(option.several), different=shown(option.different),
-            disagreement=shown(option.disagreement), expected=shown(option.expected),
+            option,
+            why=shown(option.why),
+            several=shown(option.several),
+            different=shown(option.different),
+            disagreement=shown(option.disagreement),
+            expected=shown(option.expected),
         )  # fmt: skip
         for option in proposal.options
     )

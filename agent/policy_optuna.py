@@ -6,9 +6,12 @@ next is drawn with a seed among those that were tried least. Equal history and e
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from agent import gates
@@ -20,47 +23,79 @@ from agent.proposal import Change, Option, Pitfall, Proposal, Quote
 from stages.common.files import sha256_text
 from stages.common.schema.loop import Dimension
 
+DRAWS = 6
+"""Values of one variable that TPE gives, before what it did not draw."""
 TRIES = 24
-"""Draws of one variable's value before the next variable is taken."""
+"""Steps of one variable, or of two, that are shown to the gates before others are taken."""
 STARTUP = 4
 """Trials below which TPE draws at random."""
 
 
 def propose(known: Known, gain: float = 0.01) -> tuple[Proposal | None, list[Refusal]]:
-    """Options that pass the gates, and the reasons for which others did not; None where less than two variables can move.
+    """Options that pass the gates, and the reasons for which others did not; None where nothing is left to move.
+
+    Steps of one variable come first; where none is left, steps of two.
 
     Args:
         gain: the smallest gain worth having: the success gate is that much above the present accuracy.
     """
     dice = random.Random(f"{known.agent.seed} {len(known.tried)}")
-    order = sorted(known.agent.space, key=lambda key: (times_tried(known, key), dice.random()))
-    chosen: list[Change] = []
-    refused: list[Refusal] = []
-    first = _standing(known)
-    wanted = known.agent.options - len(first)
+    weight = importance(known)
+    order = sorted(known.agent.space, key=lambda key: (times_tried(known, key) > 0, -weight.get(key, 0.0), dice.random()))
     if made_up(known.agent.reported):  # the data come before any parameter
         order.sort(key=lambda key: not key.startswith("data."))
-    for key in order:
-        if len(chosen) == wanted:
+    first = _standing(known)
+    wanted = known.agent.options - len(first)
+    values = {key: draws(known, key, known.agent.space[key]) for key in order}
+    pairs = list(itertools.combinations(order, 2))
+    chosen: list[tuple[Change, ...]] = []
+    refused: list[Refusal] = []
+    for keys in [*((key,) for key in order), *pairs]:
+        if len(chosen) == wanted or (chosen and len(keys) > 1):
             break
-        for value in draws(known, key, known.agent.space[key]):
-            change = Change(key, known.params[key], value)
-            trial = _proposal(known, [*chosen, change], first, gain)
-            problems = [each for each in gates.check(trial, known) if each.option == option_name(change)]
+        for drawn in itertools.islice(itertools.product(*(values[key] for key in keys)), TRIES):
+            changes = tuple(Change(key, known.params[key], value) for key, value in zip(keys, drawn, strict=True))
+            trial = _proposal(known, [*chosen, changes], first, gain)
+            problems = [each for each in gates.check(trial, known) if each.option == option_name(changes)]
             if not problems:
-                chosen.append(change)
+                chosen.append(changes)
                 break
-            refused += problems if problems[0] not in refused else []
-    if len(chosen) + len(first) < 2 or not chosen:
+            refused += [each for each in problems[:1] if each not in refused]
+    if not chosen:
         return None, refused
-    proposal = _proposal(known, chosen, first, gain)
-    left = gates.check(proposal, known)
-    return proposal, [*refused, *left]
+    return _proposal(known, chosen, first, gain), refused
 
 
 def times_tried(known: Known, key: str) -> int:
     """Experiments whose only difference from the present parameters is this one."""
     return sum(set(each.differing) == {key} for each in known.tried)
+
+
+def importance(known: Known) -> dict[str, float]:
+    """How much of the best quarter's difference from the rest each variable accounts for (PED-ANOVA, Watanabe et al. 2023, IJCAI), 0 to 1.
+
+    {} while there are fewer than STARTUP trials, or they tell nothing.
+    """
+    import optuna
+
+    scored = [each for each in known.tried if each.accuracy is not None]
+    if len(scored) < STARTUP or len({each.accuracy for each in scored}) < 2:
+        return {}
+    study = optuna.create_study(direction="maximize")
+    for each in scored:
+        params, distributions = {}, {}
+        for key, dimension in known.agent.space.items():
+            value = each.differing.get(key, known.params.get(key))
+            if (distribution := _covering(dimension, value)) is not None:
+                params[key], distributions[key] = value, distribution
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=each.accuracy))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the evaluator is marked experimental
+        evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+        try:
+            return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+        except (ValueError, RuntimeError):
+            return {}
 
 
 def draws(known: Known, key: str, dimension: Dimension) -> list[Any]:
@@ -80,11 +115,16 @@ def draws(known: Known, key: str, dimension: Dimension) -> list[Any]:
         if each.accuracy is not None and distribution is not None:
             study.add_trial(optuna.trial.create_trial(params={key: value}, distributions={key: distribution}, value=each.accuracy))
     found: list[Any] = []
-    for _ in range(TRIES):
+    for _ in range(DRAWS):
         value = _suggest(study.ask(), key, dimension, window)
-        if value != present and value not in found and not _too_close(known, key, value):
-            found.append(value)
-    return found
+        found.append(value)
+    found += window if isinstance(window, list) else [_round(value, dimension) for value in _spread(*window)]  # what TPE never drew
+    return [value for value in dict.fromkeys(found) if value != present and not _too_close(known, key, value)]
+
+
+def _spread(low: float, high: float) -> list[float]:
+    """Five values from the ends of a range to its middle, in equal ratios."""
+    return [low * (high / low) ** part for part in (1.0, 0.0, 0.75, 0.25, 0.5)]
 
 
 def _too_close(known: Known, key: str, value: Any) -> bool:
@@ -127,16 +167,19 @@ def _suggest(trial: Any, key: str, dimension: Dimension, window: tuple[float, fl
     if isinstance(window, list):
         value = trial.suggest_categorical(key, dimension.choices)
         return value if value in window else window[trial.number % len(window)]
-    value = trial.suggest_float(key, window[0], window[1], log=dimension.log)
-    if dimension.kind == "int":
-        return round(value)
-    return float(f"{value:.{dimension.digits - 1}e}")
+    return _round(trial.suggest_float(key, window[0], window[1], log=dimension.log), dimension)
 
 
-def option_name(change: Change) -> str:
-    text = re.sub(r"[^a-z0-9]+", "-", f"{change.key.rpartition('.')[2]} {change.after:g}".lower() if isinstance(change.after, float)
-                  else f"{change.key.rpartition('.')[2]} {change.after}".lower())  # fmt: skip
-    return text.strip("-")[:40].strip("-")
+def _round(value: float, dimension: Dimension) -> Any:
+    return round(value) if dimension.kind == "int" else float(f"{value:.{dimension.digits - 1}e}")
+
+
+def option_name(changes: Sequence[Change]) -> str:
+    """A folder's name from what changes."""
+    parts = [
+        f"{each.key.rpartition('.')[2]} {format(each.after, 'g') if isinstance(each.after, float) else each.after}" for each in changes
+    ]
+    return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")[:40].strip("-")
 
 
 def _standing(known: Known) -> list[Option]:
@@ -159,47 +202,47 @@ def _shown(accuracy: float | None) -> str:
     return "unknown" if accuracy is None else f"{accuracy:.4f}"
 
 
-def _proposal(known: Known, changes: Sequence[Change], first: Sequence[Option], gain: float) -> Proposal:
+def _proposal(known: Known, changes: Sequence[tuple[Change, ...]], first: Sequence[Option], gain: float) -> Proposal:
     """The options as an object of the same kind as a language model's; each names the next as its failure plan."""
-    options = [*first, *(_option(known, change, gain) for change in changes)]
+    options = [*first, *(_option(known, each, gain) for each in changes)]
+    if len(options) == 1:
+        options.append(_keep(options[0]))
     names = [option.name for option in options]
-    if len(options) == 1:  # while the second is still looked for
-        options, names = [*options, _placeholder(options[0])], [*names, "next"]
     linked = tuple(_linked(option, names[(k + 1) % len(names)]) for k, option in enumerate(options))
     there = known.situation
     verified = f"The model is {there.model}, which has {'a' if there.chat else 'no'} chat template of its own {SITUATION}."
     return Proposal(verified, linked, "optuna")
 
 
-def _placeholder(option: Option) -> Option:
-    from dataclasses import replace
-
-    return replace(option, name="next", changes=())
+def _keep(option: Option) -> Option:
+    """The other option where only one step is left: leave the present state and let a person widen the space."""
+    return replace(option, name="keep-the-present", kind="parameter", changes=(), several="", different="")
 
 
 def _linked(option: Option, other: str) -> Option:
-    from dataclasses import replace
-
     return replace(option, instead=other)
 
 
-def _option(known: Known, change: Change, gain: float) -> Option:
-    there = known.situation
-    count = sum(change.key in each.differing for each in known.tried)
+def _option(known: Known, changes: tuple[Change, ...], gain: float) -> Option:
+    there, keys = known.situation, [change.key for change in changes]
+    new = not any(key in each.differing for key in keys for each in known.tried)
+    steps = ", ".join(change.in_words() for change in changes)
     why = (
-        f"{change.in_words()}, drawn by TPE from {len(known.tried)} comparable experiments, may do better {UNVERIFIED}. "
+        f"{steps}, drawn by TPE from {len(known.tried)} comparable experiments, may do better {UNVERIFIED}. "
         f"{there.model}, fine-tuned on {there.rows} training rows, has an accuracy of {_shown(there.accuracy)} with {there.hardware} {SITUATION}."
     )
-    different = ""
-    found, far = gates.repeat.nearest(Option("", "", (change,), "", (), "", (), 0, "", ""), known)
+    different = several = ""
+    if len(changes) > 1:
+        several = f"No step of one variable is left that was not tried, so {len(changes)} move together {UNVERIFIED}."
+    found, far = gates.repeat.nearest(Option("", "", changes, "", (), "", (), 0, "", ""), known)
     if found is not None and far < known.agent.near:
         different = f"A step of its own from [experiment: {found.folder}]: TPE looks closer where it expects the most {UNVERIFIED}."
     success = 1.0 if there.accuracy is None else min(1.0, round(there.accuracy + gain, 4))
     return Option(
-        option_name(change), "data_quality" if change.key.startswith("data.") else "parameter", (change,), why,
-        tuple(_evidence(known, change.key)), f"An accuracy of at least {success:g} instead of {_shown(there.accuracy)} {UNVERIFIED}.",
-        (Pitfall("training loss", "up", 1),), success, "", f"the accuracy is not above {_shown(there.accuracy)} {SITUATION}", different=different,
-        effort="low", risk="low" if count else "medium",
+        option_name(changes), "data_quality" if all(key.startswith("data.") for key in keys) else "parameter", changes, why,
+        tuple(quote for key in keys for quote in _evidence(known, key)),
+        f"An accuracy of at least {success:g} instead of {_shown(there.accuracy)} {UNVERIFIED}.", (Pitfall("training loss", "up", 1),), success, "",
+        f"the accuracy is not above {_shown(there.accuracy)} {SITUATION}", several=several, different=different, risk="medium" if new else "low",
     )  # fmt: skip
 
 
@@ -220,7 +263,7 @@ def _evidence(known: Known, key: str) -> list[Quote]:
     mine = [each.folder for each in known.tried if key in each.differing and f"[experiment: {each.folder}]" in known.sources]
     for folder in mine[-1:]:
         text = " ".join(known.sources[f"[experiment: {folder}]"].split()[:12])
-        found.append(Quote(text, f"[experiment: {folder}]", "ours"))
+        found += [Quote(text, f"[experiment: {folder}]", "ours")] if words(text) >= FEWEST else []
     return found
 
 

@@ -98,7 +98,13 @@ def generate_data(params: DictConfig) -> None:
 
 def done(stage: str, params: DictConfig) -> None:
     """A line for a run that came to its end, with what decided it: nothing may be there twice."""
-    about = [params.train.learning_rate, params.train.lora_rank, params.train.num_train_epochs, params.data.max_rows, params.experiment.name]
+    about = [
+        params.train.learning_rate,
+        params.train.lora_rank,
+        params.train.num_train_epochs,
+        params.data.max_rows,
+        params.experiment.name,
+    ]
     with open(".pawl/toy-runs.log", "a") as log:
         log.write(f"{stage} {about}\n")
 
