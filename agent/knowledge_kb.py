@@ -6,12 +6,11 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 from agent.knowledge_cache import Cache
-from stages.common.errors import PawlError
 from stages.common.schema.loop import KnowledgeBase
 
 _SERVER = "from leeroopedia_mcp.server import main; main()"
@@ -99,6 +98,7 @@ async def _converse(base: KnowledgeBase, key: str, asked: Sequence[Question], to
     if base.url:
         env["LEEROOPEDIA_API_URL"] = base.url
     found: dict[str, str] = {}
+    refused: list[str] = []  # raised when the connection is closed: raised inside, it comes back as an error of the connection
     with open(os.devnull, "w", encoding="utf-8") as nowhere:  # its log may repeat the key
         server = StdioServerParameters(command=sys.executable, args=["-c", _SERVER], env=env)
         async with stdio_client(server, errlog=nowhere) as (read, write):
@@ -110,28 +110,34 @@ async def _converse(base: KnowledgeBase, key: str, asked: Sequence[Question], to
                     text = "\n".join(part.text for part in answer.content if part.type == "text")
                     text = _CREDITS.sub("", text).replace(key, "[key]")
                     if answer.isError or _REFUSED.match(text.strip()):
-                        raise Refused(" ".join(text.split())[:300])
+                        if tool != "get_page":  # an answer may name a page that there is not; then no quote of it passes
+                            refused.append(" ".join(text.split())[:300])
+                        return ""
                     return text
 
                 answers = await asyncio.gather(*(one(tool, arguments) for tool, arguments in asked))
                 found |= {_name(*question): text for question, text in zip(asked, answers, strict=True)}
                 pages = [*todo, *(page for page in _pages(answers) if page not in cited)][: base.pages]
-                for page, text in zip(pages, await asyncio.gather(*(_page(one, page) for page in pages)), strict=True):
-                    found[_name("get_page", {"page_id": page})] = text
+                texts = await asyncio.gather(*(one("get_page", {"page_id": page}) for page in pages))
+                found |= {_name("get_page", {"page_id": page}): text for page, text in zip(pages, texts, strict=True)}
+    if refused:
+        raise Refused(refused[0])
     return found
 
 
-async def _page(one: Any, page: str) -> str:
-    try:
-        return str(await one("get_page", {"page_id": page}))
-    except Refused:
-        return ""  # an answer may name a page that there is not; then no quote of it passes
-
-
 def _cause(error: BaseException, key: str) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, (KeyboardInterrupt, SystemExit)):
-        raise error
-    text = error.what if isinstance(error, PawlError) else f"{type(error).__name__}: {error}"
+    """What went wrong, in one line; of several errors our own, which says what the server said."""
+    found = list(_leaves(error))
+    if stop := next((each for each in found if isinstance(each, KeyboardInterrupt | SystemExit)), None):
+        raise stop
+    cause = next((each for each in found if isinstance(each, Refused)), found[0])
+    text = str(cause) if isinstance(cause, Refused) else f"{type(cause).__name__}: {cause}"
     return " ".join(text.replace(key, "[key]").split())[:300]
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error

@@ -33,6 +33,7 @@ PACKAGES = {
 ARGUMENTS = ("llamafactory.hparams.", "transformers.training_args")
 """Modules whose classes LLaMA-Factory takes its configuration keys from."""
 _LONGEST = 6000
+_EMPTY = frozenset("a an and are as at be by for from in is it its of on or that the this to with what which does do not how".split())
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,8 @@ class Library:
 
     def search(self, query: str, limit: int = 5) -> list[Entry]:
         """The best entries for the words of a query; a dotted or underscored name also counts as the words that it is made of."""
-        terms = list(dict.fromkeys(re.findall(r"[A-Za-z_][A-Za-z0-9_]{1,40}", query.replace(".", " "))))[:40]
+        terms = [term for term in re.findall(r"[a-z_][a-z0-9_]{1,40}", query.lower().replace(".", " ")) if term not in _EMPTY]
+        terms = list(dict.fromkeys(terms))[:40]
         if not terms:
             return []
         match = " OR ".join(f'"{term}"' for term in terms)

@@ -54,6 +54,8 @@ def propose(known: Known, gain: float = 0.01) -> tuple[Proposal | None, list[Ref
         if len(chosen) == wanted or (chosen and len(keys) > 1):
             break
         for drawn in itertools.islice(itertools.product(*(values[key] for key in keys)), TRIES):
+            if len(keys) == 1 and _said(known, keys[0], drawn[0]):
+                continue
             changes = tuple(Change(key, known.params[key], value) for key, value in zip(keys, drawn, strict=True))
             trial = _proposal(known, [*chosen, changes], first, gain)
             problems = [each for each in gates.check(trial, known) if each.option == option_name(changes)]
@@ -119,18 +121,18 @@ def draws(known: Known, key: str, dimension: Dimension) -> list[Any]:
         value = _suggest(study.ask(), key, dimension, window)
         found.append(value)
     found += window if isinstance(window, list) else [_round(value, dimension) for value in _spread(*window)]  # what TPE never drew
-    return [value for value in dict.fromkeys(found) if value != present and not _too_close(known, key, value)]
+    return [value for value in dict.fromkeys(found) if gates.repeat.distance(value, present) >= known.agent.near / 2 and value != present]
+
+
+def _said(known: Known, key: str, value: Any) -> bool:
+    """Whether a tried experiment that differs in this variable alone has said what a step would say."""
+    alone = [each.differing[key] for each in known.tried if set(each.differing) == {key}]
+    return any(value == each or gates.repeat.distance(value, each) < known.agent.near / 2 for each in alone)
 
 
 def _spread(low: float, high: float) -> list[float]:
     """Five values from the ends of a range to its middle, in equal ratios."""
     return [low * (high / low) ** part for part in (1.0, 0.0, 0.75, 0.25, 0.5)]
-
-
-def _too_close(known: Known, key: str, value: Any) -> bool:
-    """Whether a step says nothing that the present state, or a tried experiment that differs in this variable alone, has not said."""
-    before = [known.params.get(key), *(each.differing[key] for each in known.tried if set(each.differing) == {key})]
-    return any(gates.repeat.distance(value, each) < known.agent.near / 2 for each in before)
 
 
 def allowed(present: Any, dimension: Dimension, most: float) -> tuple[float, float] | list[Any] | None:
