@@ -13,7 +13,8 @@ python -m agent restore                                     after a kill -9: put
 
 A run and a try need a clean tree on a branch. Accepted: one commit of conf/, params.yaml, dvc.lock, reports/ and the record. Otherwise
 all of these go back to HEAD and the record alone is committed. Either way it is one folder in experiments/ and one row in
-experiments/journal.md. A try may change model, data, train and launcher, a run less (agent/gates/reach.py); what measures, and what keeps the
+experiments/journal.md. A try may change model, data, train and launcher, a run less (agent/gates/reach.py); what measures, and what keeps
+the
 benchmark out of the training data, stays as it is. Where a person changed the ruler (benchmark, engine, evaluate), the present state is
 recorded first as a new starting point, and experiments of another ruler are no longer what a try is compared with.
 Exit code: 0 with a verdict (a run: at a limit), 1 without, 130 stopped.

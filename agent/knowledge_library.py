@@ -33,7 +33,8 @@ PACKAGES = {
 ARGUMENTS = ("llamafactory.hparams.", "transformers.training_args")
 """Modules whose classes LLaMA-Factory takes its configuration keys from."""
 _LONGEST = 6000
-_EMPTY = frozenset("a an and are as at be by for from in is it its of on or that the this to with what which does do not how".split())
+_EMPTY = {"a", "an", "and", "are", "as", "at", "be", "by", "do", "does", "for", "from", "how", "in", "is", "it", "its", "not", "of", "on",
+          "or", "that", "the", "this", "to", "what", "which", "with"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,10 @@ class Library:
         if not terms:
             return []
         match = " OR ".join(f'"{term}"' for term in terms)
-        sql = "SELECT package, version, symbol, field, text FROM entries WHERE entries MATCH ? ORDER BY bm25(entries, 0, 0, 4, 8, 1), symbol LIMIT ?"
+        sql = (
+            "SELECT package, version, symbol, field, text FROM entries WHERE entries MATCH ? "
+            "ORDER BY bm25(entries, 0, 0, 4, 8, 1), symbol LIMIT ?"
+        )
         return self._ask(sql, (match, limit))
 
     def of_field(self, name: str) -> list[Entry]:

@@ -131,5 +131,6 @@ def _end(progress: Progress, reason: str, records: list[Record]) -> None:
     used = account.spent(run.id, run.seconds, records)
     say(f"agent: the run ends: {reason}")
     say(
-        f"  {len(mine)} experiments, {kept} kept, best {best_of(records)}; {account.in_words(used)} in {clock(run.seconds)}; python -m agent history"
+        f"  {len(mine)} experiments, {kept} kept, best {best_of(records)}; "
+        f"{account.in_words(used)} in {clock(run.seconds)}; python -m agent history"
     )

@@ -66,6 +66,6 @@ def git_at_work() -> bool:
     """Whether any git command runs in this working tree, be it a person's."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if _name(int(folder.name)) == "git" and Path(os.readlink(folder / "cwd")).is_relative_to(ROOT):
+            if _name(int(folder.name)) == "git" and (folder / "cwd").readlink().is_relative_to(ROOT):
                 return True
     return False

@@ -75,7 +75,8 @@ def _questions(there: gates.Situation, params: dict[str, Any], reported: str) ->
     """Four angles at least: the model, the framework, what was reported, and the loss."""
     questions = [
         f"fine-tuning {there.model}: architecture, chat template, known limits",
-        f"LLaMA-Factory {params.get('train.stage', 'sft')} {params.get('train.finetuning_type', 'lora')} learning rate, rank, epochs, batch size",
+        f"LLaMA-Factory {params.get('train.stage', 'sft')} {params.get('train.finetuning_type', 'lora')} "
+        "learning rate, rank, epochs, batch size",
         f"training data quality and size for fine-tuning on {there.rows} rows",
     ]
     return [
@@ -177,7 +178,8 @@ def write_papers(plan: Plan, record: Record) -> None:
     chosen = plan.option.name if plan.option else ""
     write_json(folder / "proposal.json", {"mode": plan.mode, "chosen": chosen, "attempts": attempts})
     page = words.render(
-        "proposal.md.j2", first_line=FIRST_LINE[plan.mode], folder=record.folder, policy=record.policy, proposal=_safe(plan.proposal), chosen=chosen,
+        "proposal.md.j2", first_line=FIRST_LINE[plan.mode], folder=record.folder, policy=record.policy, proposal=_safe(plan.proposal),
+        chosen=chosen,
         attempts=attempts,
     )  # fmt: skip
     write_text(folder / "proposal.md", page)
@@ -212,7 +214,7 @@ def _safe(proposal: Proposal | None) -> Any:
             different=shown(option.different),
             disagreement=shown(option.disagreement),
             expected=shown(option.expected),
-        )  # fmt: skip
+        )
         for option in proposal.options
     )
     return replace(proposal, verified=shown(proposal.verified), options=options)

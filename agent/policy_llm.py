@@ -44,8 +44,10 @@ def begin(known: Known, knowledge: Knowledge, records: Sequence[Record], run: st
     reported = known.agent.reported[:2000]
     mark = words.fence([story["text"], state, reported, *(passage["text"] for passage in passages)])
     system = words.render(
-        "system.j2", options=known.agent.options, forms=_FORMS[knowledge.mode], min_tags=known.agent.min_tags, max_ratio=f"{known.agent.max_ratio:g}",
-        model=there.model, rows=there.rows, accuracy="unknown" if there.accuracy is None else f"{there.accuracy:.4f}", hardware=there.hardware,
+        "system.j2", options=known.agent.options, forms=_FORMS[knowledge.mode], min_tags=known.agent.min_tags,
+        max_ratio=f"{known.agent.max_ratio:g}",
+        model=there.model, rows=there.rows, accuracy="unknown" if there.accuracy is None else f"{there.accuracy:.4f}",
+        hardware=there.hardware,
         first_line=FIRST_LINE["none"] if knowledge.mode == "none" else "", fence=mark,
     )  # fmt: skip
     asked = words.render("propose.j2", situation=state, reported=reported, history=story, passages=passages, fence=mark)

@@ -1,6 +1,7 @@
 """The policy without a language model: Optuna's TPE over the declared space, with the finished experiments as its trials.
 
-TPE (Bergstra et al. 2011, NeurIPS 24) proposes one variable at a time here, so that a difference can be put down to it; which variable comes
+TPE (Bergstra et al. 2011, NeurIPS 24) proposes one variable at a time here, so that a difference can be put down to it; which variable
+comes
 next is drawn with a seed among those that were tried least. Equal history and equal seed give an equal proposal, also after a kill.
 """
 
@@ -191,11 +192,14 @@ def _standing(known: Known) -> list[Option]:
     quotes = tuple(_own_quotes(known, "model.name"))
     success = min(1.0, (there.accuracy or 0.0) + 0.01)
     if problem := variant(known):
-        options.append(Option("other-variant", "model_variant", (), f"{problem} {SITUATION}. {tail}", quotes, f"A model that fits the training {UNVERIFIED}.",
+        options.append(Option("other-variant", "model_variant", (), f"{problem} {SITUATION}. {tail}", quotes,
+        f"A model that fits the training {UNVERIFIED}.",
                               (Pitfall("accuracy", "flat", 0),), success, "", f"the present variant is meant {UNVERIFIED}"))  # fmt: skip
     if made_up(known.agent.reported):
-        options.append(Option("audit-data", "data_quality", (), f"People report: the answers are made up or wrong {SITUATION}. Read a sample of rows first {UNVERIFIED}. {tail}",
-                              quotes, f"Errors in the rows that the answers repeat {UNVERIFIED}.", (Pitfall("accuracy", "flat", 0),), success, "",
+        options.append(Option("audit-data", "data_quality", (),
+        f"People report that answers are made up or wrong. Read a sample of rows first {UNVERIFIED}. {tail}",
+                              quotes, f"Errors in the rows that the answers repeat {UNVERIFIED}.", (Pitfall("accuracy", "flat", 0),),
+                              success, "",
                               f"the rows are right {UNVERIFIED}"))  # fmt: skip
     return options
 
@@ -231,7 +235,8 @@ def _option(known: Known, changes: tuple[Change, ...], gain: float) -> Option:
     steps = ", ".join(change.in_words() for change in changes)
     why = (
         f"{steps}, drawn by TPE from {len(known.tried)} comparable experiments, may do better {UNVERIFIED}. "
-        f"{there.model}, fine-tuned on {there.rows} training rows, has an accuracy of {_shown(there.accuracy)} with {there.hardware} {SITUATION}."
+        f"{there.model}, fine-tuned on {there.rows} training rows, has an accuracy of {_shown(there.accuracy)} "
+        f"with {there.hardware} {SITUATION}."
     )
     different = several = ""
     if len(changes) > 1:
@@ -243,8 +248,10 @@ def _option(known: Known, changes: tuple[Change, ...], gain: float) -> Option:
     return Option(
         option_name(changes), "data_quality" if all(key.startswith("data.") for key in keys) else "parameter", changes, why,
         tuple(quote for key in keys for quote in _evidence(known, key)),
-        f"An accuracy of at least {success:g} instead of {_shown(there.accuracy)} {UNVERIFIED}.", (Pitfall("training loss", "up", 1),), success, "",
-        f"the accuracy is not above {_shown(there.accuracy)} {SITUATION}", several=several, different=different, risk="medium" if new else "low",
+        f"An accuracy of at least {success:g} instead of {_shown(there.accuracy)} {UNVERIFIED}.", (Pitfall("training loss", "up", 1),),
+        success, "",
+        f"the accuracy is not above {_shown(there.accuracy)} {SITUATION}", several=several, different=different,
+        risk="medium" if new else "low",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What is proposed: two or three ranked options, the same object whoever proposes, and the schema that a language model's reply has to fit."""
+"""What is proposed: two or three ranked options, the same object whoever proposes, and the schema a language model's reply must fit."""
 
 from __future__ import annotations
 
@@ -144,7 +144,8 @@ def from_json(value: dict[str, Any], policy: str) -> Proposal:
 
 def _option(value: dict[str, Any]) -> Option:
     return Option(
-        name=value["name"], kind=value["kind"], changes=tuple(Change(each["key"], each["before"], each["after"]) for each in value["changes"]),
+        name=value["name"], kind=value["kind"], changes=tuple(Change(each["key"], each["before"],
+        each["after"]) for each in value["changes"]),
         why=value["why"], evidence=tuple(Quote(each["quote"], each["citation"], each["about"]) for each in value["evidence"]),
         expected=value["expected"], pitfalls=tuple(Pitfall(each["metric"], each["direction"], each["step"]) for each in value["pitfalls"]),
         at_least=float(value["success"]["at_least"]) if value["success"]["metric"] == METRIC else math.nan,
@@ -169,7 +170,8 @@ SCHEMA: dict[str, Any] = _object(
         "items": _object(
             name={"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{0,39}$"},
             kind={"type": "string", "enum": list(KINDS)},
-            changes={"type": "array", "maxItems": 4, "items": _object(key={"type": "string", "maxLength": 100}, before=_SCALAR, after=_SCALAR)},
+            changes={"type": "array", "maxItems": 4, "items": _object(key={"type": "string", "maxLength": 100}, before=_SCALAR,
+            after=_SCALAR)},
             why=_text("Names the model, the number of training rows, the present accuracy and the hardware."),
             several=_text("Why more than one variable changes; empty where one does."),
             different=_text("What sets it apart from close experiments; empty where none is close."),

@@ -37,7 +37,8 @@ def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
     lines.append(f"The base model has {'a' if _chat(base) else 'no'} chat template of its own.")
     if accuracy is not None:
         lines.append(
-            f"The present accuracy, of {incumbent}, is {accuracy:.4f} ({100 * accuracy:.1f} %) on {parent.evidence.get('n')} validation items."
+            f"The present accuracy, of {incumbent}, is {accuracy:.4f} ({100 * accuracy:.1f} %) "
+            f"on {parent.evidence.get('n')} validation items."
         )
     for name, part in (parent.evidence.get("benchmarks") or {}).items():
         if number(part.get("accuracy")) is not None:
@@ -54,7 +55,8 @@ def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
     if took:
         lines.append(f"The newest training took {took:.0f} seconds.")
     lines.append(
-        f"There are {sum(record.finished for record in records)} finished experiments, {sum(r.status == 'KEPT' for r in records)} of them kept."
+        f"There are {sum(record.finished for record in records)} finished experiments, "
+        f"{sum(r.status == 'KEPT' for r in records)} of them kept."
     )
     lines += [
         f"{key} is {plain(value, 200) or 'empty'} in the present configuration." for key, value in params.items() if key.startswith(_SHOWN)
@@ -90,7 +92,8 @@ def hardware() -> str:
 def tried(params: dict[str, Any], records: Sequence[Record]) -> list[Tried]:
     """The finished experiments of the present ruler, with the parameters in which each differs from the present ones.
 
-    Parameters are rebuilt from the starting points and each experiment's changes, so that thousands of experiments are no thousands of files.
+    Parameters are rebuilt from the starting points and each experiment's changes, so that thousands of experiments are no thousands of
+    files.
     """
     ruler, bases = settings.ruler(params), {}
     changed: dict[str, dict[str, Any]] = {}
@@ -142,7 +145,8 @@ def in_words(record: Record) -> str:
         or "nothing: a starting point"
     )
     figures = (
-        f"accuracy {history.accuracy(record)}, difference {history.difference(record)}, p {history.p_value(record)}, against {record.incumbent}"
+        f"accuracy {history.accuracy(record)}, difference {history.difference(record)}, p {history.p_value(record)}, "
+        f"against {record.incumbent}"
         if history.accuracy(record) else record.reason or "no result"
     )  # fmt: skip
     loss = f" The training loss went from {record.loss['first']:.4g} to {record.loss['last']:.4g}." if record.loss else ""

@@ -29,7 +29,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def fence(texts: Sequence[str]) -> str:
-    """A word that stands in none of the texts, and is the same for the same texts: nothing inside can end the fence, and a retry asks the same."""
+    """A word that stands in none of the texts: nothing inside can end the fence. Equal texts get an equal word: a retry asks the same."""
     number = 0
     while True:
         word = f"material-{sha256_text(f'{number}' + chr(0).join(texts))[:12]}"

@@ -8,7 +8,8 @@ from agent.gates.known import Known, Refusal
 from agent.proposal import Proposal
 
 _MADE_UP = re.compile(
-    r"hallucinat|made[- ]up|makes? (things|facts|names) up|invent(s|ed|ing)?\b|fabricat|factual|incorrect fact|wrong (fact|name|entit|product|person|place|number|date)"
+    r"hallucinat|made[- ]up|makes? (things|facts|names) up|invent(s|ed|ing)?\b|fabricat|factual|incorrect fact"
+    r"|wrong (fact|name|entit|product|person|place|number|date)"
     r"|(fact|name|entit|product)\w* (is|are|were|was) wrong|untrue|false statement", re.IGNORECASE,
 )  # fmt: skip
 

@@ -44,7 +44,8 @@ def _quoted(change: Change, option: Option, known: Known) -> bool:
 
 def _reason(change: Change, most: float) -> str:
     if change.ratio is None:
-        return (f"{change.key} from {change.before} to {change.after} switches something on or off; quote a source that names {change.after}, "
+        return (f"{change.key} from {change.before} to {change.after} switches something on or off; "
+                f"quote a source that names {change.after}, "
                 f"or declare agent.space.{change.key}.first")  # fmt: skip
     low, high = change.before / most, change.before * most
     return (

@@ -9,8 +9,12 @@ from agent.proposal import Proposal
 
 _OUT = {
     "model": re.compile(r"model\.(?!repo$|revision$|dtype$).+"),
-    "data": re.compile(r"data\.(ngram|max_contamination|max_bad_fraction|sources\.[^.]+\.(kind|task|path|package|sha256|part|licence)|.*(base_url|api_key_env))"),
-    "train": re.compile(r"train\.(name|logging_steps|device|extra\..*(path|dir|token|hub|remote|report|url|deepspeed|fsdp|ray|output|resume|push).*)"),
+    "data": re.compile(
+        r"data\.(ngram|max_contamination|max_bad_fraction|sources\.[^.]+\.(kind|task|path|package|sha256|part|licence)|.*(base_url|api_key_env))"
+    ),
+    "train": re.compile(
+        r"train\.(name|logging_steps|device|extra\..*(path|dir|token|hub|remote|report|url|deepspeed|fsdp|ray|output|resume|push).*)"
+    ),
 }  # fmt: skip
 _OPEN = ("train", "data", "model")
 

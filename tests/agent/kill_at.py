@@ -22,7 +22,12 @@ def main() -> None:
         if name == state and seen == count:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    enter, write_record, write_settings, commit = progress.Progress.enter, experiment.write_record, experiment.write_settings, workspace.commit
+    enter, write_record, write_settings, commit = (
+        progress.Progress.enter,
+        experiment.write_record,
+        experiment.write_settings,
+        workspace.commit,
+    )
 
     def entering(self: progress.Progress, name: str, folder: str = "") -> None:
         enter(self, name, folder)

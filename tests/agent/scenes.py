@@ -40,14 +40,16 @@ KNOWN = Known(
 HALF = Option(
     "half-rate", "parameter", (Change("train.learning_rate", 0.001, 0.0005),),
     f"acme/tiny on 610 rows reaches 0.662 with 2 CPU cores [situation]. Its authors advise a rate of 5e-4 {CARD}.",
-    (Quote("Its authors advise a learning rate of 5e-4", CARD, "model"), Quote("The initial learning rate for the optimizer.", RATE, "framework")),
+    (Quote("Its authors advise a learning rate of 5e-4", CARD, "model"), Quote("The initial learning rate for the optimizer.", RATE,
+    "framework")),
     "The loss falls more steadily and accuracy rises by two points [unverified].", (Pitfall("training loss", "up", 20),), 0.68,
     "rank-32", "the loss is higher at the end", disagreement=f"One source says 2e-4 {RATE}, the card 5e-4 {CARD}.",
 )  # fmt: skip
 WIDER = Option(
     "rank-32", "parameter", (Change("train.lora_rank", 16, 32),),
     f"acme/tiny on 610 rows reaches 0.662 with 2 CPU cores [situation]. A rank of 32 holds more {RANK}.",
-    (Quote("A larger rank than 16 such as 32 holds more", RANK, "framework"), Quote("A tiny instruct model with 12 layers.", CARD, "model")),
+    (Quote("A larger rank than 16 such as 32 holds more", RANK, "framework"), Quote("A tiny instruct model with 12 layers.", CARD,
+    "model")),
     "More capacity for the second task [unverified].", (Pitfall("validation accuracy", "down", 77),), 0.675, "half-rate", "accuracy falls",
 )  # fmt: skip
 GOOD = Proposal(f"The model has 12 layers and is an instruct model {CARD}.", (HALF, WIDER), "llm")

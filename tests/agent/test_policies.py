@@ -139,7 +139,10 @@ def test_hostile_text_stays_inside_its_fence_and_steers_nothing(served: Any) -> 
 def test_the_prompt_is_bounded_whatever_the_history(count: int) -> None:
     evidence = {"accuracy": 0.5, "difference": -0.01, "low": -0.1, "high": 0.1, "p": 0.5}
     change = {"key": "train.learning_rate", "before": 1, "after": 2}
-    records = [Record(k, "x", "DISCARDED", "h" * 300, "0001-x", changes=[change], evidence={**evidence, "accuracy": k / 1e5}) for k in range(1, count + 1)]
+    records = [
+        Record(k, "x", "DISCARDED", "h" * 300, "0001-x", changes=[change], evidence={**evidence, "accuracy": k / 1e5})
+        for k in range(1, count + 1)
+    ]
     known = replace(KNOWN, tried=[Tried(record.folder, "t", {"train.learning_rate": record.number}, 0.5) for record in records])
     story = words.history_for(records, known, 36_000)
     assert len(story["text"]) <= 36_100 and f"{count:04d}" in story["text"]
@@ -160,7 +163,12 @@ def test_optuna_proposes_what_passes_every_gate_and_the_same_again() -> None:
 
 
 def test_optuna_goes_on_until_nothing_is_left_and_never_twice() -> None:
-    known = replace(OPTUNA, agent=replace(OPTUNA.agent, space={"train.lora_rank": SPACE["train.lora_rank"], "train.lr_scheduler_type": SPACE["train.lr_scheduler_type"]}))
+    known = replace(
+        OPTUNA,
+        agent=replace(
+            OPTUNA.agent, space={"train.lora_rank": SPACE["train.lora_rank"], "train.lr_scheduler_type": SPACE["train.lr_scheduler_type"]}
+        ),
+    )
     tried: list[Tried] = [Tried("0001-start", "KEPT", {}, 0.662)]
     seen = []
     while True:
@@ -180,7 +188,8 @@ def test_optuna_learns_from_what_was_tried() -> None:
     space = {"train.learning_rate": Dimension("float", 1e-5, 1.0, log=True)}
     rates = [1e-4 * 1.4**k for k in range(14)]
     good = [Tried(f"{k:04d}-x", "t", {"train.learning_rate": rate}, 0.9 - abs(k - 8) / 20) for k, rate in enumerate(rates)]
-    draws = [policy_optuna.draws(replace(OPTUNA, tried=good, agent=replace(OPTUNA.agent, space=space, near=0.0, seed=seed)), "train.learning_rate",
+    draws = [policy_optuna.draws(replace(OPTUNA, tried=good, agent=replace(OPTUNA.agent, space=space, near=0.0, seed=seed)),
+    "train.learning_rate",
                                  space["train.learning_rate"])[0] for seed in range(20)]  # fmt: skip
     best = rates[8]
     assert sum(abs(best - draw) / best < 0.6 for draw in draws) >= 14, draws
@@ -206,7 +215,9 @@ def test_a_step_stays_within_the_factor_and_the_space(present: Any, dimension: D
 
 def test_optuna_puts_an_audit_of_the_data_first_where_facts_are_wrong() -> None:
     known = replace(OPTUNA, agent=replace(OPTUNA.agent, reported="it hallucinates"))
-    known = replace(known, sources={**SOURCES, "[situation]": SOURCES["[situation]"] + "\nmodel.name is acme/tiny in the present configuration."})
+    known = replace(
+        known, sources={**SOURCES, "[situation]": SOURCES["[situation]"] + "\nmodel.name is acme/tiny in the present configuration."}
+    )
     proposal, _ = policy_optuna.propose(known)
     assert proposal and (proposal.options[0].kind, proposal.options[0].changes) == ("data_quality", ())
     refused = gates.check(proposal, known)
@@ -231,7 +242,9 @@ def test_a_proposal_survives_its_own_json() -> None:
     assert from_json(reply(GOOD), "llm") == GOOD
 
 
-def test_the_record_holds_every_proposal_and_refusal_and_a_page_for_people(served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_holds_every_proposal_and_refusal_and_a_page_for_people(
+    served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hostile = replace(GOOD, options=(replace(HALF, why=f"{HALF.why} <script>x</script> | a"), GOOD.options[1]))
     found = plan(served([BREAKS["ratio"], hostile]))
     monkeypatch.setattr(planner.history, "EXPERIMENTS", tmp_path)
@@ -239,8 +252,10 @@ def test_the_record_holds_every_proposal_and_refusal_and_a_page_for_people(serve
     planner.write_papers(found, record)
     held = json.loads((tmp_path / "0007-half-rate/proposal.json").read_text())
     assert held["chosen"] == "half-rate" and [len(each["refused"]) > 0 for each in held["attempts"]] == [True, False]
-    assert held["attempts"][1]["proposal"]["options"][0]["changes"] == [{"key": "train.learning_rate", "before": 0.001, "after": 0.0005, "ratio": 0.5}]
+    assert held["attempts"][1]["proposal"]["options"][0]["changes"] == [
+        {"key": "train.learning_rate", "before": 0.001, "after": 0.0005, "ratio": 0.5}
+    ]
     page = (tmp_path / "0007-half-rate/proposal.md").read_text()
-    assert page.startswith(knowledge.FIRST_LINE["web"]) and "## 1. half-rate (chosen)" in page and "(×0.5)" in page
+    assert page.startswith(knowledge.FIRST_LINE["web"]) and "## 1. half-rate (chosen)" in page and "0.5)" in page
     assert CARD in page and "<script" not in page and "What was refused on the way" in page and "factor of 0.1" in page
     assert PARAMS["train.learning_rate"] == 0.001

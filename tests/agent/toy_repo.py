@@ -34,7 +34,8 @@ class Repo:
     def start(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-u", "-m", "agent", *arguments],
-            cwd=self.root, env={**self.env, **(env or {})}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            cwd=self.root, env={**self.env, **(env or {})}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
         )  # fmt: skip
 
     def state(self) -> dict[str, bytes]:

@@ -13,10 +13,13 @@ from tests.agent.scenes import GOOD, KNOWN, moved
 @pytest.mark.parametrize(
     "key",
     [
-        "benchmark.seed", "judge.alpha", "engine.dtype", "evaluate.max_output_tokens", "experiment.incumbent", "agent.budget.trials", "tracking.kind",
-        "launcher.kind", "data.ngram", "data.max_contamination", "data.max_bad_fraction", "data.sources.mine.path", "data.sources.mine.part",
+        "benchmark.seed", "judge.alpha", "engine.dtype", "evaluate.max_output_tokens", "experiment.incumbent", "agent.budget.trials",
+        "tracking.kind",
+        "launcher.kind", "data.ngram", "data.max_contamination", "data.max_bad_fraction", "data.sources.mine.path",
+        "data.sources.mine.part",
         "data.sources.mine.kind", "data.sources.mine.task", "model.path", "model.package", "model.sha256", "train.device", "train.name",
-        "train.extra.output_dir", "train.extra.trust_remote_code", "train.extra.hub_token", "train.extra.dataset_dir", "train.extra.report_to",
+        "train.extra.output_dir", "train.extra.trust_remote_code", "train.extra.hub_token", "train.extra.dataset_dir",
+        "train.extra.report_to",
         "stages/judge/evidence.py", "",
     ],
 )  # fmt: skip
