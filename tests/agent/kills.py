@@ -149,7 +149,7 @@ def main() -> None:
             row(f"{state}{f', time {count}' if count > 1 else ''}", killed_at(start, folder / f"state{k}", state, count))
         for stage in STAGES:
             row(f"during the stage {stage} (the stage went on alone, and was ended)", killed_in(start, folder / stage, stage))
-        for k, seconds in enumerate((1.0, 3.0, 5.0, 7.0, 9.0, 12.0, 15.0)):
+        for k, seconds in enumerate((2.0, 5.0, 8.0, 12.0, 17.0)):
             row(f"the whole process group after {seconds:g} s", killed_after(start, folder / f"time{k}", seconds))
     lines = [
         "# A killed run, taken up", "",
