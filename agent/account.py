@@ -17,7 +17,6 @@ from stages.common.schema.loop import Budget
 
 LEDGER = FOLDER / "calls.jsonl"
 """One line a call of the agent, written as soon as its reply is there."""
-_PAID = ("reports/generate_data.json", "reports/judge.json")
 _FIELDS = ("llm", "prompt_tokens", "output_tokens", "gpu_hours")
 CRASHES = 3
 """So many crashes in a row end a run: then it is not the proposals that are wrong."""
@@ -70,18 +69,29 @@ def _add(parts: Iterable[dict[str, Any]]) -> dict[str, float]:
 def of_experiment(record: Record) -> dict[str, float]:
     """What planning and running an experiment cost. A stage whose report is still the commit's was not run, and cost nothing."""
     parts = [calls(record.run, record.trial)] if record.run else []
-    for path in _PAID:
-        parts += list(_paid(_fresh(path, record.commit)))
-    trained = _fresh("reports/train.json", record.commit)
+    now, before = _fresh("reports/judge.json", record.commit)
+    parts += list(_paid(now))  # a verdict is worded anew
+    now, before = _fresh("reports/generate_data.json", record.commit)
+    held = _add(_paid(before))  # replies of a teacher are used again, and the report counts what they cost when they were made
+    parts.append({name: max(0.0, value - held[name]) for name, value in _add(_paid(now)).items()})
+    trained, _ = _fresh("reports/train.json", record.commit)
     return {name: round(value, 6) for name, value in _add([*parts, {"gpu_hours": gpu_hours(trained)}]).items()}
 
 
-def _fresh(path: str, commit: str) -> Any:
-    """A report, where this working tree's differs from the commit's; {} otherwise."""
+def _fresh(path: str, commit: str) -> tuple[Any, Any]:
+    """A report of the working tree and the commit's, where they differ; {} for what is not there, and for both where they are equal."""
+    before = workspace.git("show", f"{commit}:{path}", check=False)
     try:
         text = (ROOT / path).read_text(encoding="utf-8")
-        return {} if text == workspace.git("show", f"{commit}:{path}", check=False) else json.loads(text)
-    except (OSError, ValueError):
+    except OSError:
+        return {}, {}
+    return ({}, {}) if text == before else (_json(text), _json(before))
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
         return {}
 
 

@@ -41,8 +41,8 @@ def run(
     with interrupts() as shield:
         try:
             progress.enter("editing", record.folder)
+            papers()  # before the record: a folder without one is thrown away after a kill, and planned again
             experiment.write_record(record)
-            papers()
             planned = settings.resolve(record.overrides)
             about = {"name": record.slug, "hypothesis": record.hypothesis, "parent": record.parent, "incumbent": record.incumbent}
             settings.edit(

@@ -13,7 +13,7 @@ from agent.progress import Progress, Run, clock, read_run, say
 from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.process import stage_lock
-from stages.common.schema import Agent
+from stages.common.schema import Agent, validate
 from stages.common.schema.loop import Budget
 
 
@@ -38,6 +38,7 @@ def start(policy: str = "", limits: dict[str, Any] | None = None) -> None:
                 "no language model is configured", where="agent.llm.base_url", fix="see conf/agent/llm.yaml, or: --policy optuna"
             )
         budget = asdict(agent.budget) | {name: value for name, value in (limits or {}).items() if value is not None}
+        validate(Budget(**budget), "agent.budget")
         run = Run(f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}", policy, budget, experiment.now())
         _go(run)
 

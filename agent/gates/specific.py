@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from agent.citations import normal, numbers
+from agent.citations import UNVERIFIED, normal, numbers, tags
 from agent.gates.known import Known, Refusal
 from agent.proposal import Option, Proposal
 
@@ -12,6 +12,8 @@ from agent.proposal import Option, Proposal
 def check(proposal: Proposal, known: Known) -> list[Refusal]:
     refused = [Refusal("specific", option.name, reason) for option in proposal.options for reason in _wrong(option, known)]
     names = [option.name for option in proposal.options]
+    if not [name for name in tags(proposal.verified) if name != UNVERIFIED] and known.mode != "none":
+        refused.append(Refusal("specific", "", "`verified` names no source for what was checked of the model and its training"))
     if len(set(names)) < len(names) or not 2 <= len(names) <= 3:
         refused.append(
             Refusal("specific", "", f"two or three options with names of their own are wanted, not {', '.join(names) or 'none'}")

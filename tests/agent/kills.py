@@ -46,7 +46,9 @@ def outcome(repo: Repo) -> Outcome:
     records = {}
     for path in sorted((repo.root / "experiments").glob("*/record.json")):
         value = json.loads(path.read_text())
-        records[path.parent.name] = {key: part for key, part in value.items() if key not in _VOLATILE}
+        papers = path.with_name("proposal.json")
+        held = {"files": sorted(file.name for file in path.parent.iterdir()), "papers": papers.read_text() if papers.exists() else ""}
+        records[path.parent.name] = held | {key: part for key, part in value.items() if key not in _VOLATILE}
     files = [
         "conf/experiment/current.yaml",
         "params.yaml",

@@ -63,6 +63,8 @@ def test_a_stage_that_was_not_run_costs_nothing(here: Path, monkeypatch: pytest.
     account.add_call("r", 1, "propose", 10, 5, 0.5)
     cost = account.of_experiment(record(1, "PLANNED"))
     assert cost == {"llm": 0.75, "prompt_tokens": 110.0, "output_tokens": 14.0, "gpu_hours": 4.0}
+    committed["reports/generate_data.json"] = '{"teacher": {"calls": 5, "cost": 1.5}}'  # 1.5 of it is older than this experiment
+    assert account.of_experiment(record(1, "PLANNED"))["llm"] == 1.25
     committed.clear()
     assert account.of_experiment(record(1, "PLANNED"))["llm"] == 2.75
 

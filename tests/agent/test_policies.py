@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent import account, gates, knowledge, planner, policy_llm, policy_optuna, words
+from agent import account, gates, knowledge, planner, policy_llm, policy_optuna, words, workspace
 from agent.gates import Tried
 from agent.history import Record
 from agent.knowledge import Knowledge, Passage
@@ -236,6 +237,20 @@ def test_a_value_is_an_override_that_reads_back(value: Any, text: str) -> None:
     assert hydra_value(value) == text
     assert Change("a.b", None, value).override == f"a.b={text}"
     assert OverridesParser.create().parse_override(f"a.b={text}").value() == value or value == "${oc.env:HOME}"
+
+
+@pytest.mark.parametrize(("code", "refused"), [(0, ""), (3, "train: error: needs 90 GiB, there are 24"), (1, ""), (2, "")])
+def test_the_training_stage_is_asked_whether_it_fits(monkeypatch: pytest.MonkeyPatch, code: int, refused: str) -> None:
+    asked: list[list[str]] = []
+
+    def call(argv: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(argv[1:])
+        return subprocess.CompletedProcess(argv, code, '{"config": {}}', "train: error: needs 90 GiB, there are 24\n")
+
+    monkeypatch.setattr(workspace, "call", call)
+    memory = planner._Memory()
+    assert memory(["train.lora_rank=32", "train.extra.x=1"]) == refused and memory(["train.extra.x=1", "train.lora_rank=32"]) == refused
+    assert asked == [["-m", "stages.train", "--check", "train.lora_rank=32", "++train.extra.x=1"]]  # once
 
 
 def test_a_proposal_survives_its_own_json() -> None:

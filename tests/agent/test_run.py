@@ -138,7 +138,8 @@ def proposal(first: str) -> dict[str, object]:
     def option(name: str, after: int, other: str) -> dict[str, object]:
         return {
             "name": name, "kind": "parameter", "changes": [{"key": "train.lora_rank", "before": 16, "after": after}], "why": why,
-            "several": "", "different": "", "evidence": quotes, "disagreement": "", "expected": "Fewer parameters forget less [unverified].",
+            "several": "", "different": "", "evidence": quotes, "disagreement": "",
+            "expected": "Fewer parameters forget less [unverified].",
             "effort": "low", "risk": "low", "pitfalls": [{"metric": "loss", "direction": "up", "step": 1}],
             "success": {"metric": "accuracy", "at_least": 0.85}, "failure_plan": {"option": other, "when": "accuracy falls"},
         }  # fmt: skip

@@ -36,6 +36,11 @@ def test_one_variable_unless_it_says_why() -> None:
     assert "changed twice" in specific.check(broken(changes=(*HALF.changes, *HALF.changes), several="x"), KNOWN)[0].reason
 
 
+def test_the_model_and_its_training_were_looked_up_before() -> None:
+    for said in ("", "It is an instruct model.", "It is an instruct model [unverified]."):
+        assert "`verified` names no source" in specific.check(replace(GOOD, verified=said), KNOWN)[0].reason
+
+
 def test_two_or_three_options_with_names_of_their_own() -> None:
     assert specific.check(GOOD, KNOWN) == []
     for options in ((HALF,), (HALF, HALF), (HALF, *(replace(HALF, name=f"n{k}") for k in range(3)))):
