@@ -109,8 +109,9 @@ def gpu_hours(train: Any) -> float:
         return 0.0
     if (given := number(train.get("gpu_hours"))) is not None:
         return given
-    gpus = number(train.get("gpus")) or number(train.get("processes")) or 1.0 if train.get("gpu") else number(train.get("gpus")) or 0.0
-    return gpus * (number(train.get("runtime_s")) or 0.0) / 3600
+    on_gpu = bool(train.get("gpu")) or number(train.get("peak_gpu_memory_gib")) is not None
+    count = number(train.get("gpus")) or number(train.get("processes")) or (1.0 if on_gpu else 0.0)
+    return (count if on_gpu or number(train.get("gpus")) else 0.0) * (number(train.get("runtime_s")) or 0.0) / 3600
 
 
 def spent(run: str, seconds: float, records: Iterable[Record]) -> Spent:

@@ -71,7 +71,15 @@ def test_a_stage_that_was_not_run_costs_nothing(here: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("report", "hours"),
-    [({}, 0.0), ({"runtime_s": 3600.0}, 0.0), ({"runtime_s": 3600.0, "gpu": "A"}, 1.0), ({"gpu_hours": 0.5, "gpus": 8}, 0.5), ([], 0.0)],
+    [
+        ({}, 0.0),
+        ({"runtime_s": 3600.0}, 0.0),
+        ({"runtime_s": 3600.0, "gpu": "A"}, 1.0),
+        ({"gpu_hours": 0.5, "gpus": 8}, 0.5),
+        ([], 0.0),
+        ({"runtime_s": 3600.0, "peak_gpu_memory_gib": 9.5, "processes": 4}, 4.0),
+        ({"runtime_s": 3600.0, "peak_gpu_memory_gib": None}, 0.0),
+    ],
 )
 def test_gpu_hours_are_the_reports_own_or_time_by_gpus(report: Any, hours: float) -> None:
     assert account.gpu_hours(report) == hours
