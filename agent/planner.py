@@ -64,9 +64,11 @@ def survey(agent: Agent, records: Sequence[Record], hours_left: float, *, reads:
         )
     library = open_library()
     found.passages += situation.passages(there, records)
+    composer = _Composer(records)
     known = Known(
         params=params, sources=found.sources, situation=there, agent=agent, mode=found.mode, angles=found.angles, tried=past,
-        arguments=frozenset(library.arguments() if library else ()), resolve=_resolve, memory=_Memory(), hours_left=hours_left,
+        arguments=frozenset(library.arguments() if library else ()), resolve=composer.problem,
+        repeats=composer.repeats, memory=_Memory(), hours_left=hours_left,
     )  # fmt: skip
     return known, found
 
@@ -92,12 +94,29 @@ def repository(agent: Agent, params: dict[str, Any]) -> str:
     return agent.repository or str(params.get("model.repo") or "")
 
 
-def _resolve(overrides: list[str]) -> str:
-    try:
-        settings.resolve(overrides)
-    except PawlError as error:
-        return plain(f"{error.what}{f' ({error.fix})' if error.fix else ''}", 400)
-    return ""
+class _Composer:
+    """Composes each set of overrides once: what is refused about it, and which experiment had the same result-shaping parameters."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
+        self.done: dict[tuple[str, ...], tuple[str, str]] = {}
+
+    def _compose(self, overrides: list[str]) -> tuple[str, str]:
+        key = tuple(sorted(overrides))
+        if key not in self.done:
+            try:
+                self.done[key] = "", settings.fingerprint(settings.resolve(overrides))
+            except PawlError as error:
+                self.done[key] = plain(f"{error.what}{f' ({error.fix})' if error.fix else ''}", 400), ""
+        return self.done[key]
+
+    def problem(self, overrides: list[str]) -> str:
+        return self._compose(overrides)[0]
+
+    def repeats(self, overrides: list[str]) -> str:
+        seal = self._compose(overrides)[1]
+        found = trial.repeated(self.records, seal) or trial.crashed_alike(self.records, seal) if seal else None
+        return f"this repeats {found.folder} ({trial.told(found)}{', ' + found.reason if found.reason else ''})" if found else ""
 
 
 class _Memory:

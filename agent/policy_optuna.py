@@ -24,7 +24,7 @@ from agent.proposal import Change, Option, Pitfall, Proposal, Quote
 from stages.common.files import sha256_text
 from stages.common.schema.loop import Dimension
 
-DRAWS = 6
+DRAWS = 3
 """Values of one variable that TPE gives, before what it did not draw."""
 TRIES = 24
 """Steps of one variable, or of two, that are shown to the gates before others are taken."""

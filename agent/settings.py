@@ -35,7 +35,7 @@ _NO_RESULT = re.compile(
 """Keys that shape no result: names and words, how long to wait, how many at once, and limits at which a stage stops."""
 _PARTS = ("train", "val", "test")
 _LUCK = ("data.seed", "train.seed")
-_FREE = "train.extra."
+FREE = "train.extra."
 """Below this, keys are LLaMA-Factory's and need not be there yet."""
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+")
 
@@ -89,7 +89,7 @@ def resolve(overrides: list[str]) -> dict[str, Any]:
         PawlError: what composition refuses (unknown key, wrong type, out of range), or a change outside the open sections.
     """
     keys = parse(overrides)
-    before, after = flat(compose()), flat(compose([f"++{each}" if each.startswith(_FREE) else each for each in overrides]))
+    before, after = flat(compose()), flat(compose([f"++{each}" if each.startswith(FREE) else each for each in overrides]))
     for key in keys:
         if isinstance(after.get(key), list | dict) or key not in after:
             raise PawlError(

@@ -125,7 +125,9 @@ def tried(params: dict[str, Any], records: Sequence[Record]) -> list[Tried]:
 
 def _counts(key: str, params: dict[str, Any]) -> bool:
     """Keys that shape results and that are declared today: one that is gone, or new since, tells nothing."""
-    return key.startswith(("model.", "data.", "train.")) and settings.shapes_result(key) and key in params
+    return (
+        key.startswith(("model.", "data.", "train.")) and settings.shapes_result(key) and (key in params or key.startswith(settings.FREE))
+    )
 
 
 def _off(base: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:

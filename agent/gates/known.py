@@ -59,6 +59,7 @@ class Known:
         angles: what passages are about (model, framework, problem): an angle that has one must be cited.
         arguments: configuration keys of LLaMA-Factory's argument classes.
         resolve: composes overrides; gives what is refused about them, or "".
+        repeats: the finished experiment that overrides would repeat, by the hash of what they compose to; "" where there is none.
         memory: asks the training stage whether overrides fit into memory; "" where they do, or where it cannot say.
         hours_left: of the budget; 0: no limit.
     """
@@ -72,6 +73,7 @@ class Known:
     tried: Sequence[Tried] = ()
     arguments: frozenset[str] = frozenset()
     resolve: Callable[[list[str]], str] = lambda overrides: ""
+    repeats: Callable[[list[str]], str] = lambda overrides: ""
     memory: Callable[[list[str]], str] = lambda overrides: ""
     hours_left: float = 0.0
     numbers: dict[str, set[float]] = field(default_factory=dict)

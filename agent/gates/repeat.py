@@ -30,6 +30,8 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
                     f"close to {found.folder} ({found.told}), at a distance of {far:.2g}: say in `different` how it differs",
                 )
             )
+        elif same := known.repeats(option.overrides):
+            refused.append(Refusal("repeat", option.name, same))
         key = tuple(sorted((change.key, repr(change.after)) for change in option.changes))
         if key in seen:
             refused.append(Refusal("repeat", option.name, f"changes the same as option {seen[key]}"))

@@ -27,6 +27,11 @@ def test_a_repetition_is_one_however_the_present_state_has_moved() -> None:
     assert [each.option for each in repeat.check(both, now)] == ["half-rate"]
 
 
+def test_what_composes_to_the_same_is_a_repetition_too() -> None:
+    known = replace(KNOWN, repeats=lambda overrides: "this repeats 0007-x" if overrides == ["train.lora_rank=32"] else "")
+    assert [(each.option, each.reason) for each in repeat.check(GOOD, known)] == [("rank-32", "this repeats 0007-x")]
+
+
 def test_what_is_close_says_what_is_different() -> None:
     close = replace(KNOWN, tried=[START, replace(HALVED, differing={"train.learning_rate": 0.0006})])
     found = repeat.check(GOOD, close)
