@@ -5,6 +5,7 @@ python -m tests.agent.kills            writes docs/agent-kills.md (some minutes:
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -12,7 +13,10 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from stages.common.files import ROOT, write_text
@@ -20,14 +24,21 @@ from tests.agent.toy_repo import Repo, fresh_repository
 
 REPORT = ROOT / "docs" / "agent-kills.md"
 STATES = (
-    ("planning", 1), ("before the record", 1), ("editing", 1), ("after the record", 1), ("composing", 1), ("after composing", 1),
-    ("running", 1),
-    ("recording", 1), ("restoring", 1), ("before the commit", 1), ("committing", 1), ("after the commit", 1), ("planning", 2),
+    ("planning", 1, 1), ("before the record", 1, 1), ("editing", 1, 1), ("after the record", 1, 1), ("composing", 1, 1),
+    ("after composing", 1, 1), ("running", 1, 2), ("recording", 1, 1), ("restoring", 1, 1), ("before the commit", 1, 1),
+    ("committing", 1, 1), ("after the commit", 1, 2), ("planning", 2, 2),
 )  # fmt: skip
-"""Moments at which the agent kills itself, and the how-manieth time it comes there."""
+"""Moments at which the agent kills itself, the how-manieth time it comes there, and of how many experiments the run is."""
 STAGES = ("train", "judge")
-"""Stages in which agent, DVC and all are killed from outside."""
-TRIALS = ("run", "--trials", "2", "--policy", "optuna")
+"""Stages in which the agent is killed from outside, so that DVC dies with it and the stage goes on alone."""
+SECONDS = (3.0, 8.0, 15.0)
+"""When the whole process group is killed, wherever it is."""
+
+
+def trials(count: int) -> tuple[str, ...]:
+    return ("run", "--trials", str(count), "--policy", "optuna")
+
+
 _VOLATILE = ("planned_at", "finished_at", "duration_s", "commit", "dvc_lock_sha256", "run")
 
 
@@ -69,17 +80,19 @@ def copy(repo: Repo, target: Path) -> Repo:
     return Repo(target)
 
 
-def undisturbed(start: Repo, target: Path) -> Outcome:
+def undisturbed(start: Repo, target: Path, count: int = 1) -> Outcome:
     repo = copy(start, target)
-    done = repo.agent(*TRIALS)
+    done = repo.agent(*trials(count))
     assert done.returncode == 0, done.stdout + done.stderr
     return outcome(repo)
 
 
-def killed_at(start: Repo, target: Path, state: str, count: int) -> Outcome:
+def killed_at(start: Repo, target: Path, state: str, count: int, wanted: int = 1) -> Outcome:
     """Kill at a state, then resume until the run ends."""
     repo = copy(start, target)
-    done = repo.run(sys.executable, "-m", "tests.agent.kill_at", state, str(count), *TRIALS, env={"PYTHONPATH": f"{repo.root}:{ROOT}"})
+    done = repo.run(
+        sys.executable, "-m", "tests.agent.kill_at", state, str(count), *trials(wanted), env={"PYTHONPATH": f"{repo.root}:{ROOT}"}
+    )
     assert done.returncode == -signal.SIGKILL, f"{state}: never came there\n{done.stdout}{done.stderr}"
     return resumed(repo)
 
@@ -87,7 +100,7 @@ def killed_at(start: Repo, target: Path, state: str, count: int) -> Outcome:
 def killed_in(start: Repo, target: Path, stage: str) -> Outcome:
     """Kill the agent while a stage runs, so that DVC dies with it and the stage goes on alone; then resume."""
     repo = copy(start, target)
-    process = repo.start(*TRIALS, env={"TOY_SLEEP_S": "3"})
+    process = repo.start(*trials(1), env={"TOY_SLEEP_S": "3"})
     deadline = time.monotonic() + 120
     log = repo.root / ".pawl/agent"
     while not any(f"Running stage '{stage}'" in path.read_text(errors="replace") for path in log.glob("*.log")):
@@ -102,7 +115,7 @@ def killed_in(start: Repo, target: Path, stage: str) -> Outcome:
 def killed_after(start: Repo, target: Path, seconds: float) -> Outcome:
     """Kill the agent's whole process group after a time, wherever it is; then resume. Where it was quicker, that is an undisturbed run."""
     repo = copy(start, target)
-    process = repo.start(*TRIALS)
+    process = repo.start(*trials(1))
     try:
         process.wait(seconds)
     except Exception:  # noqa: BLE001 - still at work, as intended
@@ -120,7 +133,7 @@ def resumed(repo: Repo) -> Outcome:
 
 
 def again(repo: Repo) -> Outcome:
-    done = repo.agent(*TRIALS)
+    done = repo.agent(*trials(1))
     assert done.returncode == 0, done.stdout + done.stderr
     return outcome(repo)
 
@@ -133,38 +146,53 @@ def differences(found: Outcome, expected: Outcome) -> list[str]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as name:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side")
+    jobs = parser.parse_args().jobs
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
         start = fresh_repository(folder / "start")
         done = start.agent("try", "train.learning_rate=5e-4", "--why", "a start")
         assert done.returncode == 0, done.stdout + done.stderr
-        expected = undisturbed(start, folder / "undisturbed")
-        rows = []
-
-        def row(where: str, found: Outcome) -> None:
-            wrong = differences(found, expected)
-            twice = any("twice" in each for each in wrong)
-            rows.append(f"| {where} | {'; '.join(wrong) or 'the same history'} | {'see left' if twice else 'nothing'} |")
-            print(rows[-1], flush=True)
-
-        for k, (state, count) in enumerate(STATES):
-            row(f"{state}{f', time {count}' if count > 1 else ''}", killed_at(start, folder / f"state{k}", state, count))
-        for stage in STAGES:
-            row(f"during the stage {stage} (the stage went on alone, and was ended)", killed_in(start, folder / stage, stage))
-        for k, seconds in enumerate((2.0, 5.0, 8.0, 12.0, 17.0)):
-            row(f"the whole process group after {seconds:g} s", killed_after(start, folder / f"time{k}", seconds))
+        expected = dict(zip((1, 2), pool.map(lambda count: undisturbed(start, folder / f"undisturbed{count}", count), (1, 2)), strict=True))
+        tasks: list[tuple[str, int, Callable[[], Outcome]]] = [
+            (
+                f"{state}{f', time {count}' if count > 1 else ''}",
+                wanted,
+                partial(killed_at, start, folder / f"state{k}", state, count, wanted),
+            )
+            for k, (state, count, wanted) in enumerate(STATES)
+        ]
+        tasks += [
+            (f"during the stage {stage}, which went on alone and was ended", 1, partial(killed_in, start, folder / stage, stage))
+            for stage in STAGES
+        ]
+        tasks += [
+            (f"the whole process group after {seconds:g} s", 1, partial(killed_after, start, folder / f"time{k}", seconds))
+            for k, seconds in enumerate(SECONDS)
+        ]
+        rows = list(pool.map(lambda task: row(*task, expected), tasks))
     lines = [
         "# A killed run, taken up", "",
-        "Generated by `python -m tests.agent.kills`: two experiments of `python -m agent run --policy optuna` in real git and real DVC",
-        "on a toy",
-        "pipeline, killed with SIGKILL, then `python -m agent resume`. Compared with an undisturbed run: every record",
-        "but for times and commit",
-        "hashes, conf/, params.yaml, journal, lessons, verdict, adapter, the subjects of all commits, a clean tree, and",
-        "that no stage came to its",
-        "end more often than there.", "",
-        "| killed | after resume | paid for twice |", "|---|---|---|", *rows,
+        "Generated by `python -m tests.agent.kills`: one or two experiments of `python -m agent run --policy optuna` in real git and real",
+        "DVC on a toy pipeline, killed with SIGKILL, then `python -m agent resume`. Compared with an undisturbed run: every record and its",
+        "proposal but for times and commit hashes, conf/, params.yaml, journal, lessons, verdict, adapter, the subjects of all commits, a clean",
+        "tree, and that no stage came to its end more often than there.", "",
+        "| killed | experiments | after resume | paid for twice |", "|---|---|---|---|", *rows,
     ]  # fmt: skip
     write_text(REPORT, "\n".join(lines) + "\n")
+
+
+def row(where: str, wanted: int, killed: Callable[[], Outcome], expected: dict[int, Outcome]) -> str:
+    """A line of the table; a run that could not be taken up is one too."""
+    try:
+        wrong = differences(killed(), expected[wanted])
+    except AssertionError as error:
+        wrong = [" ".join(str(error).split())[-300:]]
+    twice = [each for each in wrong if "twice" in each]
+    line = f"| {where} | {wanted} | {'; '.join(wrong) or 'the same history'} | {'; '.join(twice) or 'nothing'} |"
+    print(line, flush=True)
+    return line
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ import pytest
 
 from agent.situation import hardware
 from tests.agent import kills
-from tests.agent.kills import TRIALS, Outcome, outcome
+from tests.agent.kills import Outcome, outcome, trials
 from tests.agent.toy_repo import SOURCE, Repo
 from tests.fake_server import FakeServer
 
 pytestmark = pytest.mark.e2e
+TRIALS = trials(1)
 
 
 @pytest.fixture(scope="session")
