@@ -106,7 +106,7 @@ def draws(known: Known, key: str, dimension: Dimension) -> list[Any]:
     import optuna
 
     present = known.params.get(key)
-    window = allowed(present, dimension, known.agent.max_ratio)
+    window = allowed(present, dimension, known.agent.max_ratio) if key in known.params else None
     if window is None:
         return []
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -187,21 +187,21 @@ def option_name(changes: Sequence[Change]) -> str:
 
 def _standing(known: Known) -> list[Option]:
     """Options that come before any parameter and that only a person can take: nothing changes by itself."""
-    there, options = known.situation, []
-    tail = f"{there.model}, {there.rows} training rows, accuracy {_shown(there.accuracy)}, {there.hardware} {SITUATION}."
-    quotes = tuple(_own_quotes(known, "model.name"))
-    success = min(1.0, (there.accuracy or 0.0) + 0.01)
+    there, found = known.situation, []
     if problem := variant(known):
-        options.append(Option("other-variant", "model_variant", (), f"{problem} {SITUATION}. {tail}", quotes,
-        f"A model that fits the training {UNVERIFIED}.",
-                              (Pitfall("accuracy", "flat", 0),), success, "", f"the present variant is meant {UNVERIFIED}"))  # fmt: skip
+        found.append(
+            ("other-variant", "model_variant", f"{problem} {SITUATION}.", "A model that fits the training", "this variant is meant")
+        )
     if made_up(known.agent.reported):
-        options.append(Option("audit-data", "data_quality", (),
-        f"People report that answers are made up or wrong. Read a sample of rows first {UNVERIFIED}. {tail}",
-                              quotes, f"Errors in the rows that the answers repeat {UNVERIFIED}.", (Pitfall("accuracy", "flat", 0),),
-                              success, "",
-                              f"the rows are right {UNVERIFIED}"))  # fmt: skip
-    return options
+        why = f"People report that answers are made up or wrong, so a sample of rows is read first {UNVERIFIED}."
+        found.append(("audit-data", "data_quality", why, "Errors in the rows that the answers repeat", "the rows are right"))
+    tail = f"{there.model}, {there.rows} training rows, accuracy {_shown(there.accuracy)}, {there.hardware} {SITUATION}."
+    success = min(1.0, round((there.accuracy or 0.0) + 0.01, 4))
+    quotes, pitfalls = tuple(_evidence(known, "model.name")), (Pitfall("accuracy", "flat", 0),)
+    return [
+        Option(name, kind, (), f"{why} {tail}", quotes, f"{expected} {UNVERIFIED}.", pitfalls, success, "", f"{when} {UNVERIFIED}")
+        for name, kind, why, expected, when in found
+    ]
 
 
 def _shown(accuracy: float | None) -> str:
