@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.agent.toy_repo import Repo
-
-SOURCE = Path(__file__).resolve().parents[2]
+from tests.agent.toy_repo import Repo, fresh_repository
 
 
 @pytest.fixture(scope="session")
 def _fresh(tmp_path_factory: pytest.TempPathFactory) -> Repo:
-    repo = Repo(tmp_path_factory.mktemp("fresh") / "repo")
-    without_caches = shutil.ignore_patterns("__pycache__")
-    for name in ("conf", "agent", "stages/common"):
-        shutil.copytree(SOURCE / name, repo.root / name, ignore=without_caches)
-    for name in (".gitignore", ".dvc/config", ".dvc/.gitignore", "stages/__init__.py"):
-        (repo.root / name).parent.mkdir(exist_ok=True)
-        shutil.copy(SOURCE / name, repo.root / name)
-    shutil.copy(SOURCE / "tests/agent/toy_pipeline.py", repo.root / "stages/toy.py")
-    shutil.copy(SOURCE / "tests/agent/toy_dvc.yaml", repo.root / "dvc.yaml")
-    assert repo.run(sys.executable, "-m", "stages.common.config").returncode == 0
-    repo.git("init", "-q", "-b", "main")
-    repo.git("add", ".")
-    repo.git("commit", "-qm", "start")
-    return repo
+    return fresh_repository(tmp_path_factory.mktemp("fresh") / "repo")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import experiment, history, trial
+from agent import execution, experiment, history, planner, trial
 from agent.history import Record
 
 NEW, OLD = "benchmark: {seed: 2}\n", "benchmark: {seed: 1}\n"
@@ -44,4 +44,17 @@ def test_another_ruler_than_the_newest_verdicts_needs_a_new_start(
 def test_the_error_of_a_stage_that_reads_test_items_is_not_repeated(tmp_path: Path, stage: str) -> None:
     log = tmp_path / "log"
     log.write_text(f"{stage}: error: the answer to 'q' is 7731\nERROR: failed to reproduce '{stage}': failed to run\n")
-    assert trial._failure(log) == f" at {stage}"
+    assert execution._failure(log) == f" at {stage}"
+
+
+def test_the_composer_names_what_overrides_repeat_or_crashed_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner.settings, "resolve", lambda overrides: {"train.lora_rank": int(overrides[0][-1])})
+    seals = [planner.settings.fingerprint({"train.lora_rank": rank}) for rank in range(5)]
+    records = [
+        Record(1, "kept", "KEPT", "h", fingerprint=seals[1]),
+        Record(2, "oom", "CRASHED", "h", fingerprint=seals[2], reason="out of memory"),
+        Record(3, "stopped", "CRASHED", "h", fingerprint=seals[3], reason=execution.INTERRUPTED),
+    ]
+    composer = planner._Composer(records)
+    found = [composer.repeats([f"train.lora_rank={rank}"]) for rank in (1, 2, 3, 4)]
+    assert found == ["this repeats 0001-kept (KEPT)", "this repeats 0002-oom (CRASHED, out of memory)", "", ""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ class Repo:
         author = {f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         return {**kept, **author, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
 
-    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(argv, cwd=self.root, env=self.env, capture_output=True, text=True, timeout=120)
+    def run(self, *argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(argv, cwd=self.root, env={**self.env, **(env or {})}, capture_output=True, text=True, timeout=300)
 
     def git(self, *arguments: str) -> str:
         done = self.run("git", *arguments)
@@ -30,10 +31,11 @@ class Repo:
     def agent(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.run(sys.executable, "-m", "agent", *arguments)
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-u", "-m", "agent", *arguments],
-            cwd=self.root, env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            cwd=self.root, env={**self.env, **(env or {})}, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
         )  # fmt: skip
 
     def state(self) -> dict[str, bytes]:
@@ -47,3 +49,23 @@ class Repo:
 
     def clean(self) -> bool:
         return self.git("status", "--porcelain") == ""
+
+
+SOURCE = Path(__file__).resolve().parents[2]
+
+
+def fresh_repository(root: Path) -> Repo:
+    """This conf/, the ground floor, the agent and its prompts, with the toy pipeline, as one commit."""
+    repo = Repo(root)
+    for name in ("conf", "agent", "stages/common", "prompts/agent"):
+        shutil.copytree(SOURCE / name, repo.root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in (".gitignore", ".dvc/config", ".dvc/.gitignore", "stages/__init__.py"):
+        (repo.root / name).parent.mkdir(exist_ok=True)
+        shutil.copy(SOURCE / name, repo.root / name)
+    shutil.copy(SOURCE / "tests/agent/toy_pipeline.py", repo.root / "stages/toy.py")
+    shutil.copy(SOURCE / "tests/agent/toy_dvc.yaml", repo.root / "dvc.yaml")
+    assert repo.run(sys.executable, "-m", "stages.common.config").returncode == 0
+    repo.git("init", "-q", "-b", "main")
+    repo.git("add", ".")
+    repo.git("commit", "-qm", "start")
+    return repo

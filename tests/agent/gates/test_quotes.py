@@ -1,0 +1,39 @@
+"""A quote stands in its source, word for word."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.gates import quotes
+from agent.proposal import Quote
+from tests.agent.scenes import CARD, HALF, KNOWN, RATE, broken
+
+OTHER = HALF.evidence[1]
+
+
+@pytest.mark.parametrize(
+    ("quote", "reason"),
+    [
+        (Quote("Its authors advise a learning rate of 5e-5", CARD), "not in [source]"),
+        (Quote("The initial learning rate for the optimizer.", CARD), "not in [source]"),
+        (Quote("a learning rate of", CARD), "a quote of 4 words"),
+        (Quote("word " * 31, CARD), "a quote of 31 words"),
+    ],
+)
+def test_what_the_source_does_not_say_is_refused(quote: Quote, reason: str) -> None:
+    found = [each.reason for each in quotes.check(broken(evidence=(quote, OTHER)), KNOWN)]
+    assert reason in found[0] and "1 source(s)" in found[1]
+
+
+@pytest.mark.parametrize(
+    "text", ["its authors  advise\na learning rate", "Its authors advise a “learning” rate".replace("“", "").replace("”", "")]
+)
+def test_line_breaks_and_capitals_do_not_matter(text: str) -> None:
+    assert quotes.check(broken(evidence=(Quote(text, CARD), OTHER)), KNOWN) == []
+
+
+def test_two_quotes_of_one_source_are_one_source() -> None:
+    same = (OTHER, Quote("A rate of 2e-4 is usual for adapters.", RATE))
+    assert [each.reason for each in quotes.check(broken(evidence=same), KNOWN)] == [
+        "1 source(s) with a quote that stands in it, fewer than 2"
+    ]

@@ -1,0 +1,85 @@
+"""One account for all that is spent, and the limits that end a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import account, workspace
+from agent.account import Spent, why_stop
+from agent.history import Record
+from stages.common.files import write_json
+from stages.common.schema.loop import Budget
+
+
+@pytest.mark.parametrize(
+    ("budget", "used", "reason"),
+    [
+        (Budget(trials=3), Spent(trials=3), "3 experiments done"),
+        (Budget(trials=3), Spent(trials=2), ""),
+        (Budget(hours=1.0), Spent(hours=1.0), "1.00 of 1 hours used"),
+        (Budget(llm_cost=2.0), Spent(llm_cost=2.5), "2.5 of 2 spent on language models"),
+        (Budget(gpu_hours=1.0), Spent(gpu_hours=0.99), ""),
+        (Budget(gpu_hours=1.0), Spent(gpu_hours=1.5), "1.50 of 1 GPU hours used"),
+        (Budget(plateau=2), Spent(trials=5, since_kept=2), "a plateau: none of the last 2 experiments was kept"),
+        (Budget(), Spent(trials=999, hours=99, llm_cost=99, gpu_hours=99, since_kept=99), ""),
+        (Budget(), Spent(crashes=3), "3 crashes in a row"),
+    ],
+)
+def test_a_limit_ends_the_run_and_none_does_not(budget: Budget, used: Spent, reason: str) -> None:
+    assert why_stop(budget, used) == reason
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(account, "LEDGER", tmp_path / "calls.jsonl")
+    monkeypatch.setattr(account, "ROOT", tmp_path)
+    return tmp_path
+
+
+def record(number: int, status: str, **more: Any) -> Record:
+    return Record(number, "x", status, "h", run="r", trial=number, **more)
+
+
+def test_what_a_run_used_is_its_records_and_the_calls_of_the_next(here: Path) -> None:
+    account.add_call("r", 1, "propose", 10, 5, 0.5)
+    account.add_call("r", 3, "propose", 10, 5, 0.25)
+    account.add_call("other", 3, "propose", 10, 5, 9.0)
+    with open(account.LEDGER, "a") as file:
+        file.write('{"run": "r", "tri')  # a kill in the middle of a line
+    records = [record(1, "KEPT", cost={"llm": 0.5, "gpu_hours": 1.0}), record(2, "CRASHED", cost={"llm": 0.0}), Record(3, "y", "KEPT", "h")]
+    assert account.spent("r", 3600.0, records) == Spent(2, 1.0, 0.75, 1.0, 1, 1)
+    assert account.calls("r", 1) == {"llm": 0.5, "prompt_tokens": 10.0, "output_tokens": 5.0, "gpu_hours": 0.0}
+
+
+def test_a_stage_that_was_not_run_costs_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_json(here / "reports/judge.json", {"llm": {"cost": 0.25, "prompt_tokens": 100, "output_tokens": 9}})
+    write_json(here / "reports/generate_data.json", {"rows": 3, "teacher": {"calls": 7, "cost": 2.0}})
+    write_json(here / "reports/train.json", {"runtime_s": 7200.0, "gpu": "H200", "gpus": 2})
+    committed = {"reports/generate_data.json": (here / "reports/generate_data.json").read_text()}
+    monkeypatch.setattr(workspace, "git", lambda *given, **_: committed.get(given[1].partition(":")[2], ""))
+    account.add_call("r", 1, "propose", 10, 5, 0.5)
+    cost = account.of_experiment(record(1, "PLANNED"))
+    assert cost == {"llm": 0.75, "prompt_tokens": 110.0, "output_tokens": 14.0, "gpu_hours": 4.0}
+    committed["reports/generate_data.json"] = '{"teacher": {"calls": 5, "cost": 1.5}}'  # 1.5 of it is older than this experiment
+    assert account.of_experiment(record(1, "PLANNED"))["llm"] == 1.25
+    committed.clear()
+    assert account.of_experiment(record(1, "PLANNED"))["llm"] == 2.75
+
+
+@pytest.mark.parametrize(
+    ("report", "hours"),
+    [
+        ({}, 0.0),
+        ({"runtime_s": 3600.0}, 0.0),
+        ({"runtime_s": 3600.0, "gpu": "A"}, 1.0),
+        ({"gpu_hours": 0.5, "gpus": 8}, 0.5),
+        ([], 0.0),
+        ({"runtime_s": 3600.0, "peak_gpu_memory_gib": 9.5, "processes": 4}, 4.0),
+        ({"runtime_s": 3600.0, "peak_gpu_memory_gib": None}, 0.0),
+    ],
+)
+def test_gpu_hours_are_the_reports_own_or_time_by_gpus(report: Any, hours: float) -> None:
+    assert account.gpu_hours(report) == hours
