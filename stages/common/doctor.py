@@ -43,6 +43,8 @@ def missing() -> dict[str, str]:
         lacks["gpu"] = "no NVIDIA GPU: engine=vllm cannot run here, training uses the CPU"
     if not (main_root() / ".venv-serve/bin/python").exists():
         lacks["serve"] = "no .venv-serve: engines vllm and vllm_cpu cannot run here (make serve-env)"
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        lacks["browser"] = "no chromium and chromedriver on the path: the page is not tested in a browser (apt-get install chromium-driver)"
     if os.geteuid() != 0 or sys.platform != "linux":
         lacks["mount"] = "not root on Linux: the full-disk tests, which mount a small tmpfs, are skipped"
     return lacks
