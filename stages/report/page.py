@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.errors import PawlError
-from stages.common.files import flatten, read_json
+from stages.common.files import flatten, read_json, sha256_file
 from stages.common.items import wilson
 from stages.common.losses import read_losses
 from stages.common.text import visible
@@ -51,6 +51,7 @@ def gather(root: Path, params: Any) -> dict[str, Any]:
             "experiment": params.experiment,
             "params": params,
             "verdict": verdict,
+            "verdict_sha256": sha256_file(reports / "judge.json"),  # so that track knows whose page it is
             "label": LABELS[verdict["outcome"]],
             "vetoes": [guard for guard in verdict["guards"] if not guard["passed"]],
             "figures": _figures({key: value for key, value in verdict.items() if key not in _TOLD}),
