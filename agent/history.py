@@ -15,9 +15,12 @@ from stages.common.text import markdown, plain
 
 EXPERIMENTS = ROOT / "experiments"
 JOURNAL = EXPERIMENTS / "journal.md"
+LESSONS = EXPERIMENTS / "lessons.md"
 PLANNED = "PLANNED"
 FINISHED = ("KEPT", "DISCARDED", "INCONCLUSIVE", "CRASHED")
-FILES = ("record.json", "current.yaml", "params.yaml", "val.jsonl", "val.json", "judge.json")
+LOOKS = EXPERIMENTS / "looks.jsonl"
+"""Every look at the validation items, which the judge writes down; never restored, never dropped, committed with each record."""
+FILES = ("record.json", "current.yaml", "params.yaml", "val.jsonl", "val.json", "judge.json", "proposal.json", "proposal.md")
 """What an experiment's folder may hold."""
 FOLDER_NAME = re.compile(r"(\d{4,})-([a-z0-9][a-z0-9-]*)")
 
@@ -34,6 +37,10 @@ class Record:
         evidence: n, accuracy, incumbent_accuracy, difference, low, high (95 %), p, and the same under `benchmarks`; validation only.
         fingerprint: hash of the resolved parameters but for seeds and names; the same one twice is a repetition.
         reason: why it crashed.
+        overrides: what was changed, as key=value, on the state of `commit`; enough to take a run up that was cut short.
+        expected: what the proposal expects, and `gate` what it calls a success: {metric, at_least}, with `met` once it is finished.
+        policy, run, trial: who proposed it, in which run of the agent, and as which experiment of it; empty for `try`.
+        cost: {llm, prompt_tokens, output_tokens, gpu_hours} of planning and running it; what a stage took from the cache costs nothing.
     """
 
     number: int
@@ -54,6 +61,13 @@ class Record:
     model: str = ""
     fingerprint: str = ""
     reason: str = ""
+    overrides: list[str] = field(default_factory=list)
+    expected: str = ""
+    gate: dict[str, Any] = field(default_factory=dict)
+    policy: str = ""
+    run: str = ""
+    trial: int = 0
+    cost: dict[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:

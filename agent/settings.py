@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
@@ -34,6 +35,8 @@ _NO_RESULT = re.compile(
 """Keys that shape no result: names and words, how long to wait, how many at once, and limits at which a stage stops."""
 _PARTS = ("train", "val", "test")
 _LUCK = ("data.seed", "train.seed")
+_FREE = "train.extra."
+"""Below this, keys are LLaMA-Factory's and need not be there yet."""
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+")
 
 
@@ -86,7 +89,7 @@ def resolve(overrides: list[str]) -> dict[str, Any]:
         PawlError: what composition refuses (unknown key, wrong type, out of range), or a change outside the open sections.
     """
     keys = parse(overrides)
-    before, after = flat(compose()), flat(compose(overrides))
+    before, after = flat(compose()), flat(compose([f"++{each}" if each.startswith(_FREE) else each for each in overrides]))
     for key in keys:
         if isinstance(after.get(key), list | dict) or key not in after:
             raise PawlError(
@@ -117,16 +120,26 @@ def flat(text: str) -> dict[str, Any]:
     return leaves(OmegaConf.to_container(OmegaConf.create(text), resolve=False), "")
 
 
-def differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
-    """What changed between two sets of parameters, but for the experiment's own section."""
-    keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key) and not key.startswith("experiment."))
-    return [{"key": key, "before": before.get(key), "after": after.get(key)} for key in keys]
+def differences(before: dict[str, Any], after: dict[str, Any], named: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """What changed between two sets of parameters, but for what shapes no experiment: its own section, the agent's, the tracking.
+
+    A key that only one side has was declared or removed since, which is nobody's change unless `named` holds it.
+    """
+    own = ("experiment.", "agent.", "tracking.")
+    keys = {key for key in before.keys() & after.keys() if before[key] != after[key]}
+    keys |= {key for key in named if before.get(key) != after.get(key)}
+    return [{"key": key, "before": before.get(key), "after": after.get(key)} for key in sorted(keys) if not key.startswith(own)]
 
 
 def fingerprint(params: dict[str, Any]) -> str:
     """A hash of what decides an experiment's result but for luck: the seeds of data and training do not count, the ruler's do."""
-    parts = {key: value for key, value in params.items() if key not in _LUCK and not _NO_RESULT.fullmatch(key)}
+    parts = {key: value for key, value in params.items() if shapes_result(key)}
     return sha256_text(json.dumps(parts, sort_keys=True, default=str))
+
+
+def shapes_result(key: str) -> bool:
+    """Whether a parameter decides what comes out, luck aside."""
+    return key not in _LUCK and not _NO_RESULT.fullmatch(key)
 
 
 def ruler(params: dict[str, Any]) -> dict[str, Any]:

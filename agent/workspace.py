@@ -13,7 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, Record, read_record
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from agent import orphans
+from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, LESSONS, LOOKS, Record, read_record
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.process import dvc_processes, forget_dead_dvc, locked, run, tail
@@ -21,7 +25,8 @@ from stages.common.text import plain
 
 STATE = ("conf/experiment/current.yaml", "params.yaml", "dvc.lock", "reports")
 """What an experiment changes: committed when it is kept, put back to HEAD when it is not."""
-_JOURNAL = str(JOURNAL.relative_to(ROOT))
+_GENERATED = (str(JOURNAL.relative_to(ROOT)), str(LESSONS.relative_to(ROOT)))
+_LOOKS = str(LOOKS.relative_to(ROOT))
 _PIPELINE = ("conf/", "stages/", "prompts/", "experiments/", "dvc.yaml")
 _DVC = [sys.executable, "-m", "dvc"]
 
@@ -30,7 +35,7 @@ def environment() -> dict[str, str]:
     """This one's, with this Python's programs first, and without what would point git at another repository."""
     kept = {name: value for name, value in os.environ.items() if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
-    return {**kept, "PATH": path, "DVC_NO_ANALYTICS": "true", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
+    return {**kept, "PATH": path, "DVC_NO_ANALYTICS": "true", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", orphans.MARK: str(ROOT)}
 
 
 def call(argv: Sequence[str], *, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -83,7 +88,7 @@ def require_ready() -> str:
     if left := unfinished():
         where = f"experiments/{', '.join(path.name for path in left)}"
         raise PawlError("an experiment was cut short, or could not be committed", where=where, fix="python -m agent restore")
-    if dirty := changed():
+    if dirty := [path for path in changed() if path != _LOOKS]:  # a look stays looked at, and is committed with the next record
         where = ", ".join(plain(path, 80) for path in dirty[:5]) + (f" and {len(dirty) - 5} more" if len(dirty) > 5 else "")
         raise PawlError(
             "the working tree has changes that no commit holds", where=where, fix="commit them, or put them aside with 'git stash -u'"
@@ -144,19 +149,46 @@ def _left_by_us(folder: Path) -> bool:
 
 def foreign_changes(folder: Path) -> list[str]:
     """What the pipeline reads and somebody else changed while the experiment ran."""
-    own = (STATE[0], f"experiments/{folder.name}/")
+    own = (STATE[0], f"experiments/{folder.name}/", _LOOKS)
     return [path for path in changed() if path.startswith(_PIPELINE) and not path.startswith(own)]
 
 
 def restore() -> bool:
     """Put conf, params, lock, reports and journal back to HEAD, and DVC's outputs to that lock; False where its cache lacks some."""
-    paths = [*STATE, _JOURNAL]
+    paths = [*STATE, *_GENERATED]
     git("reset", "-q", "--", *paths, "experiments")
     held = [path for path in paths if git("ls-tree", "--name-only", "HEAD", path).strip()]
     if held:
         git("checkout", "-q", "HEAD", "--", *held)
     git("clean", "-fdq", "--", *paths)
     return call([*_DVC, "checkout", "--quiet", "--force"], check=False).returncode == 0
+
+
+def take_up() -> list[int]:
+    """After a kill: end what it left running, and mend what it left half-written; gives the processes that were ended."""
+    _require_repository()
+    ended = orphans.end()
+    lock = Path(git("rev-parse", "--absolute-git-dir").strip()) / "index.lock"
+    if lock.exists() and not orphans.git_at_work():
+        lock.unlink()
+    require_idle()
+    forget_dead_dvc()
+    git("reset", "-q", "--", *STATE, *_GENERATED, _LOOKS, "experiments", check=False)
+    try:
+        YAML(typ="safe").load((ROOT / "dvc.lock").read_text(encoding="utf-8"))
+    except (OSError, ValueError, YAMLError):  # DVC was killed while it wrote; its run-cache knows the stages that were done
+        git("checkout", "-q", "HEAD", "--", "dvc.lock", check=False)
+    return ended
+
+
+def forget_edit() -> None:
+    """conf/ and params.yaml as the commit has them; what stages have made stays, so that none of them runs again."""
+    git("checkout", "-q", "HEAD", "--", *STATE[:2])
+
+
+def planned() -> list[Record]:
+    """Experiments that were begun and have no result yet."""
+    return [read_record(folder) for folder in unfinished() if (folder / "record.json").exists() and not _finished(folder)]
 
 
 def uncommitted() -> list[Record]:
@@ -200,25 +232,26 @@ def commit(paths: Sequence[str], message: str) -> str:
 
 
 def commit_record(folder: Path, message: str, *, with_state: bool) -> str:
-    return commit([*(STATE if with_state else ()), _JOURNAL, f"experiments/{folder.name}"], message)
+    return commit([*(STATE if with_state else ()), *_GENERATED, _LOOKS, f"experiments/{folder.name}"], message)
 
 
 def compose_params() -> None:
     call([sys.executable, "-m", "stages.common.config"])
 
 
-def repro(log: Path, timeout_s: float, say: Callable[[str], None]) -> int:
-    """`dvc repro` in a process group of its own; its output goes to `log` and, as it comes, to `say`. 124: it took too long."""
+def repro(log: Path, timeout_s: float, hear: Callable[[str, Path], None]) -> int:
+    """`dvc repro` in a process group of its own; its output goes to `log` and, as it comes, to `hear`. 124: it took too long."""
     log.unlink(missing_ok=True)
     seen = 0
 
     def follow() -> None:
         nonlocal seen
+        data = b""
         with suppress(FileNotFoundError), open(log, "rb") as file:
             file.seek(seen)
             data = file.read()
             seen += len(data)
-            say(data.decode("utf-8", "replace"))
+        hear(data.decode("utf-8", "replace"), log)
 
     previous = Path.cwd()
     os.chdir(ROOT)
@@ -243,3 +276,12 @@ def failed_stage(log: Path) -> str:
     """The stage at which dvc repro failed, from its log; "" where it does not say."""
     found = re.findall(r"^ERROR: failed to reproduce '([\w@.-]+)'", tail(log, 8000), re.MULTILINE)
     return found[-1] if found else ""
+
+
+def check_training(overrides: Sequence[str]) -> str:
+    """What the training stage refuses about overrides, before anything runs: memory, arguments that do not go together; "" where nothing.
+
+    Where it cannot be asked (no model yet, an older stage), nothing is refused: the run itself will tell.
+    """
+    done = call([sys.executable, "-m", "stages.train", "--check", *overrides], check=False)
+    return plain(done.stderr, 400) if done.returncode == 3 else ""

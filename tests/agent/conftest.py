@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 def _fresh(tmp_path_factory: pytest.TempPathFactory) -> Repo:
     repo = Repo(tmp_path_factory.mktemp("fresh") / "repo")
     without_caches = shutil.ignore_patterns("__pycache__")
-    for name in ("conf", "agent", "stages/common"):
+    for name in ("conf", "agent", "stages/common", "prompts/agent"):
         shutil.copytree(SOURCE / name, repo.root / name, ignore=without_caches)
     for name in (".gitignore", ".dvc/config", ".dvc/.gitignore", "stages/__init__.py"):
         (repo.root / name).parent.mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import experiment, history, trial
+from agent import execution, experiment, history, trial
 from agent.history import Record
 
 NEW, OLD = "benchmark: {seed: 2}\n", "benchmark: {seed: 1}\n"
@@ -44,4 +44,4 @@ def test_another_ruler_than_the_newest_verdicts_needs_a_new_start(
 def test_the_error_of_a_stage_that_reads_test_items_is_not_repeated(tmp_path: Path, stage: str) -> None:
     log = tmp_path / "log"
     log.write_text(f"{stage}: error: the answer to 'q' is 7731\nERROR: failed to reproduce '{stage}': failed to run\n")
-    assert trial._failure(log) == f" at {stage}"
+    assert execution._failure(log) == f" at {stage}"

@@ -240,7 +240,7 @@ def set_parameter(repo: Repo, path: str, old: str, new: str) -> None:
 
 
 def test_a_run_that_takes_too_long_is_ended_and_recorded(started: Repo) -> None:
-    set_parameter(started, "conf/agent/manual.yaml", "timeout_h: 24.0", "timeout_h: 0.001")
+    set_parameter(started, "conf/agent/optuna.yaml", "timeout_h: 24.0", "timeout_h: 0.001")
     before = started.state()
     done = started.agent("try", "train.learning_rate=6e-3", "--why", "x")
     assert done.returncode == 1 and "longer than 0.001 h" in done.stderr and not alive(started)

@@ -1,6 +1,6 @@
-"""Three quick stages with the files of the real pipeline, so that the agent's tests run real git and real DVC. The learning rate decides.
+"""Four quick stages with the files of the real pipeline, so that the agent's tests run real git and real DVC. The learning rate decides.
 
-python -m stages.toy train | baseline | judge
+python -m stages.toy train | baseline | generate_data | judge; each run of a stage is a line of .pawl/toy-runs.log
 """
 
 import json
@@ -14,6 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from stages.common.process import stage_lock
 
 ITEMS = 40
+RANK = {4: -9, 8: -6, 32: 5, 64: 6}
+"""What other ranks than 16 add to it; two epochs and more add 2."""
 RIGHT = {0.001: 20, 0.0005: 32, 0.002: 8, 0.003: 34, 0.0001: 39}
 """Right answers by learning rate; others: 20."""
 FAIL, SLEEP, MEDDLE = 0.004, 0.006, 0.007
@@ -55,7 +57,8 @@ def train(params: DictConfig) -> None:
     if rate == MEDDLE:  # as if somebody edited a file meanwhile
         write("prompts/judge/reason.j2", "edited")
     write("models/adapter", str(rate))
-    write("reports/eval_val/val.jsonl", rows(RIGHT.get(rate, 20), "val", params.benchmark.seed))
+    right = RIGHT.get(rate, 20) + RANK.get(params.train.lora_rank, 0) + 2 * (params.train.num_train_epochs >= 2)
+    write("reports/eval_val/val.jsonl", rows(min(ITEMS, max(0, right)), "val", params.benchmark.seed))
     write("reports/eval_val/val.json", {"split": "val", "n": ITEMS})
     write("reports/eval_test/test.json", {"accuracy": 0.7731, "note": TEST_SECRET})
 
@@ -75,6 +78,7 @@ def judge(params: DictConfig) -> None:
         "p_better": 0.0004,
     }  # fmt: skip
     about = {name: params.experiment[name] for name in ("name", "hypothesis", "parent", "incumbent")}
+    write("reports/judge.md", outcome)
     write(
         "reports/judge.json",
         {
@@ -86,10 +90,26 @@ def judge(params: DictConfig) -> None:
     )
 
 
+def generate_data(params: DictConfig) -> None:
+    Path("data/train").mkdir(parents=True, exist_ok=True)
+    write("data/train/train.jsonl", "".join(json.dumps({"messages": [{"role": "user", "content": f"q {k}"}]}) + "\n" for k in range(60)))
+    write("reports/generate_data.json", {"rows": 60, "max_rows": params.data.max_rows})
+
+
+def done(stage: str, params: DictConfig) -> None:
+    """A line for a run that came to its end, with what decided it: nothing may be there twice."""
+    about = [params.train.learning_rate, params.train.lora_rank, params.train.num_train_epochs, params.data.max_rows, params.experiment.name]
+    with open(".pawl/toy-runs.log", "a") as log:
+        log.write(f"{stage} {about}\n")
+
+
 if __name__ == "__main__":
     given = OmegaConf.load("params.yaml")
+    Path(".pawl").mkdir(exist_ok=True)
+    time.sleep(float(os.environ.get("TOY_SLEEP_S", "0")))
     if sys.argv[1] == "baseline":
         write("reports/baseline/val.jsonl", rows(5, "val", given.benchmark.seed))
         write("reports/baseline/val.json", {"split": "val", "n": ITEMS})
     else:
-        {"train": train, "judge": judge}[sys.argv[1]](given)
+        {"train": train, "judge": judge, "generate_data": generate_data}[sys.argv[1]](given)
+    done(sys.argv[1], given)

@@ -1,0 +1,136 @@
+"""What was spent, in one account: the agent's own calls, the judge's and the teacher's, hours and GPU hours; and when that is enough."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from agent import workspace
+from agent.history import Record, number
+from agent.progress import FOLDER
+from stages.common.files import ROOT
+from stages.common.schema.loop import Budget
+
+LEDGER = FOLDER / "calls.jsonl"
+"""One line a call of the agent, written as soon as its reply is there."""
+_PAID = ("reports/generate_data.json", "reports/judge.json")
+_FIELDS = ("llm", "prompt_tokens", "output_tokens", "gpu_hours")
+CRASHES = 3
+"""So many crashes in a row end a run: then it is not the proposals that are wrong."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a run has used: experiments, hours of work, money, GPU hours; experiments since the last that was kept; crashes in a row."""
+
+    trials: int = 0
+    hours: float = 0.0
+    llm_cost: float = 0.0
+    gpu_hours: float = 0.0
+    since_kept: int = 0
+    crashes: int = 0
+
+
+def add_call(run: str, trial: int, purpose: str, prompt_tokens: int, output_tokens: int, cost: float) -> None:
+    """Append one call; one write below a page, so that a kill leaves the line whole or absent."""
+    line = {"run": run, "trial": trial, "purpose": purpose, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "llm": cost}
+    LEDGER.parent.mkdir(parents=True, exist_ok=True)
+    with open(LEDGER, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def calls(run: str, trial: int | None = None) -> dict[str, float]:
+    """The agent's calls of a run, or of one of its experiments, added up."""
+    lines = LEDGER.read_text(encoding="utf-8").splitlines() if LEDGER.exists() else []
+    return _add(each for each in map(_line, lines) if each.get("run") == run and trial in (None, each.get("trial")))
+
+
+def _line(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _add(parts: Iterable[dict[str, Any]]) -> dict[str, float]:
+    whole = dict.fromkeys(_FIELDS, 0.0)
+    for part in parts:
+        for name in _FIELDS:
+            whole[name] += number(part.get(name)) or 0.0
+    return whole
+
+
+def of_experiment(record: Record) -> dict[str, float]:
+    """What planning and running an experiment cost. A stage whose report is still the commit's was not run, and cost nothing."""
+    parts = [calls(record.run, record.trial)] if record.run else []
+    for path in _PAID:
+        parts += list(_paid(_fresh(path, record.commit)))
+    trained = _fresh("reports/train.json", record.commit)
+    return {name: round(value, 6) for name, value in _add([*parts, {"gpu_hours": gpu_hours(trained)}]).items()}
+
+
+def _fresh(path: str, commit: str) -> Any:
+    """A report, where this working tree's differs from the commit's; {} otherwise."""
+    try:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        return {} if text == workspace.git("show", f"{commit}:{path}", check=False) else json.loads(text)
+    except (OSError, ValueError):
+        return {}
+
+
+def _paid(report: Any) -> Iterator[dict[str, Any]]:
+    """Every part of a report that says what language model calls cost: an object with `cost`."""
+    for part in report.values() if isinstance(report, dict) else report if isinstance(report, list) else ():
+        yield from _paid(part)
+    if isinstance(report, dict) and number(report.get("cost")) is not None:
+        yield {"llm": report["cost"], **{name: report.get(name) for name in ("prompt_tokens", "output_tokens")}}
+
+
+def gpu_hours(train: Any) -> float:
+    """GPU hours of a training report: its own figure, or its run time times its GPUs; 0 on a CPU."""
+    if not isinstance(train, dict):
+        return 0.0
+    if (given := number(train.get("gpu_hours"))) is not None:
+        return given
+    gpus = number(train.get("gpus")) or number(train.get("processes")) or 1.0 if train.get("gpu") else number(train.get("gpus")) or 0.0
+    return gpus * (number(train.get("runtime_s")) or 0.0) / 3600
+
+
+def spent(run: str, seconds: float, records: Iterable[Record]) -> Spent:
+    """What a run has used so far, from its records and the calls of the experiment that it plans at the moment."""
+    mine = [record for record in records if record.run == run and record.finished]
+    since_kept = crashes = 0
+    for record in mine:
+        since_kept = 0 if record.status == "KEPT" else since_kept + 1
+        crashes = crashes + 1 if record.status == "CRASHED" else 0
+    planning = calls(run, len(mine) + 1)
+    cost = math.fsum(number(record.cost.get("llm")) or 0.0 for record in mine) + planning["llm"]
+    gpus = math.fsum(number(record.cost.get("gpu_hours")) or 0.0 for record in mine)
+    return Spent(len(mine), seconds / 3600, cost, gpus, since_kept, crashes)
+
+
+def why_stop(budget: Budget, used: Spent) -> str:
+    """The limit that is reached, in words; "" while there is none. 0 is no limit."""
+    if budget.trials and used.trials >= budget.trials:
+        return f"{used.trials} experiments done"
+    if budget.hours and used.hours >= budget.hours:
+        return f"{used.hours:.2f} of {budget.hours:g} hours used"
+    if budget.llm_cost and used.llm_cost >= budget.llm_cost:
+        return f"{used.llm_cost:.4g} of {budget.llm_cost:g} spent on language models"
+    if budget.gpu_hours and used.gpu_hours >= budget.gpu_hours:
+        return f"{used.gpu_hours:.2f} of {budget.gpu_hours:g} GPU hours used"
+    if budget.plateau and used.since_kept >= budget.plateau:
+        return f"a plateau: none of the last {used.since_kept} experiments was kept"
+    return f"{used.crashes} crashes in a row" if used.crashes >= CRASHES else ""
+
+
+def in_words(used: Spent) -> str:
+    money = f", {used.llm_cost:.4g} for language models" if used.llm_cost else ""
+    return f"spent {used.hours:.2f} h{money}{f', {used.gpu_hours:.2f} GPU h' if used.gpu_hours else ''}"

@@ -1,0 +1,95 @@
+"""How a claim names its source, and how a text is taken apart to see whether it does.
+
+[PageID: Workflow/QLoRA]                    a page of the knowledge base
+[source](https://host/path)                 a page of the web
+[lib: peft==0.18.1 peft.LoraConfig.r]       an installed package, in the version that runs
+[experiment: 0002-max-steps-24]             an experiment of ours
+[situation]                                 the present state: model, data, hardware, scores, parameters
+[unverified]                                nothing: a claim from memory
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_TAG = re.compile(
+    r"\[PageID:\s*(?P<page>[^\]\n]+?)\s*\]|\[[^\]\n]*\]\((?P<url>https?://[^\s)]+)\)|\[lib:\s*(?P<lib>[^\]\n]+?)\s*\]"
+    r"|\[experiment:\s*(?P<experiment>[^\]\n]+?)\s*\]|(?P<plain>\[situation\]|\[unverified\])"
+)
+UNVERIFIED = "[unverified]"
+SITUATION = "[situation]"
+_NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
+
+
+def tags(text: str) -> list[str]:
+    """The sources that a text names, in order, each in its one form."""
+    return [_form(found) for found in _TAG.finditer(text)]
+
+
+def _form(found: re.Match[str]) -> str:
+    if found["page"]:
+        return f"[PageID: {found['page']}]"
+    if found["url"]:
+        return f"[source]({found['url']})"
+    if found["lib"]:
+        return f"[lib: {' '.join(found['lib'].split())}]"
+    return f"[experiment: {found['experiment']}]" if found["experiment"] else found["plain"]
+
+
+def tag(citation: str) -> str:
+    """The one form of a citation that stands alone; "" where it is none."""
+    found = tags(citation)
+    return found[0] if len(found) == 1 and not without_tags(citation).strip() else ""
+
+
+def without_tags(text: str) -> str:
+    return _TAG.sub(" ", text)
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences, each with the tags that follow its end; a line break ends one too. Not a full stop within a number, a key or a tag."""
+    held: list[str] = []
+
+    def hold(found: re.Match[str]) -> str:
+        held.append(found[0])
+        return f"\0{len(held) - 1}\0"
+
+    masked = _TAG.sub(hold, text)
+    parts = re.split(r"(?<=[.!?;])((?:\s*\0\d+\0)*)(?:\s+|$)|\n+", masked)
+    whole, k = [], 0
+    while k < len(parts):
+        after = parts[k + 1] if k + 1 < len(parts) else None
+        sentence = f"{parts[k] or ''}{after or ''}".strip()
+        if sentence:
+            whole.append(re.sub(r"\0(\d+)\0", lambda found: held[int(found[1])], sentence))
+        k += 2
+    return whole
+
+
+def numbers(text: str) -> list[float]:
+    """The numbers of a text as values: 1e-3, 0.001 and 1,000 are read; digits within a word (SmolLM2, fp16) are none."""
+    found = []
+    for match in _NUMBER.finditer(text):
+        rest = text[match.end() : match.end() + 1]
+        if rest.isalpha() or rest == "_":
+            continue
+        try:
+            found.append(float(match[0].replace(",", "")))
+        except ValueError:
+            continue  # 1.2.3: a version
+    return found
+
+
+def normal(text: str) -> str:
+    """Words and signs in one form, so that a quote is found whatever its line breaks, quotation marks and capitals."""
+    text = text.translate({0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x2013: "-", 0x2014: "-", 0x00A0: " "})
+    return " ".join(text.replace("`", "").replace("*", "").split()).casefold()
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+def known_numbers(texts: Iterable[str]) -> set[float]:
+    return {value for text in texts for value in numbers(text)}

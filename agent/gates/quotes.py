@@ -1,0 +1,31 @@
+"""A quote is 5 to 30 words that stand in the cited source; an option has two sources at least, and names where they disagree."""
+
+from __future__ import annotations
+
+from agent.citations import UNVERIFIED, normal, tag, words
+from agent.gates.known import Known, Refusal
+from agent.proposal import Option, Proposal
+
+FEWEST, MOST = 5, 30
+SOURCES = 2
+
+
+def check(proposal: Proposal, known: Known) -> list[Refusal]:
+    return [Refusal("quotes", option.name, reason) for option in proposal.options for reason in _wrong(option, known)]
+
+
+def _wrong(option: Option, known: Known) -> list[str]:
+    reasons, cited = [], set()
+    for quote in option.evidence:
+        citation, length = tag(quote.citation), words(quote.text)
+        if not FEWEST <= length <= MOST:
+            reasons.append(f'a quote of {length} words, not {FEWEST} to {MOST}: "{quote.text[:120]}"')
+        elif citation in known.sources and normal(quote.text) not in normal(known.sources[citation]):
+            reasons.append(f'not in {citation} as quoted: "{quote.text[:160]}"')
+        elif citation in known.sources:
+            cited.add(citation)
+    if known.mode != "none" and len(cited) < SOURCES:
+        reasons.append(f"{len(cited)} source(s) with a quote that stands in it, fewer than {SOURCES}")
+    if known.mode == "none" and any(tag(quote.citation) != UNVERIFIED for quote in option.evidence):
+        reasons.append("no source could be read, so there is nothing to quote")
+    return reasons

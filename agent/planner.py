@@ -1,0 +1,227 @@
+"""From what is known to the experiment that runs next: propose, pass the gates, revise, fall back; all of it is recorded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agent import gates, history, knowledge, policy_llm, policy_optuna, settings, situation, trial, words, workspace
+from agent.gates import Known, Refusal
+from agent.history import Record
+from agent.knowledge import FIRST_LINE, Knowledge
+from agent.knowledge_library import open_library
+from agent.progress import FOLDER, say
+from agent.proposal import Option, Proposal
+from stages.common.config import read_params
+from stages.common.errors import PawlError
+from stages.common.files import ROOT, read_jsonl, write_json, write_text
+from stages.common.schema import Agent
+from stages.common.text import markdown, plain
+
+AUDITED = 50
+"""Training rows that a person gets to read where facts are reported to be wrong."""
+
+
+@dataclass
+class Attempt:
+    """One proposal and what the gates said about it; `proposal` is None where none came, and `refused` says why."""
+
+    number: int
+    policy: str
+    proposal: Proposal | None
+    refused: list[Refusal] = field(default_factory=list)
+
+
+@dataclass
+class Plan:
+    """The option that runs, the proposal that it is of, and the way there; `option` is None where nothing passed."""
+
+    option: Option | None
+    proposal: Proposal | None
+    attempts: list[Attempt]
+    mode: str
+    known: Known
+
+
+def survey(agent: Agent, records: Sequence[Record], hours_left: float, *, reads: bool) -> tuple[Known, Knowledge]:
+    """Everything that the gates and the proposer need. `reads`: knowledge base and web are asked too, not only what is installed."""
+    params = settings.require_composed()
+    there = situation.observe(params, records)
+    past = situation.tried(params, records)
+    keys = [key for key in agent.space if key in params]
+    if reads:
+        questions = _questions(there, params, agent.reported)
+        tried = "\n".join(situation.in_words(record) for record in records[-10:])
+        found = knowledge.gather(
+            agent, status=there.text[:3000], tried=tried, questions=questions, keys=keys, repository=repository(agent, params)
+        )
+    else:
+        library = open_library()
+        found = Knowledge(
+            "none" if library is None else "library", [] if library is None else knowledge.from_library(library, [], keys, agent.passages)
+        )
+    library = open_library()
+    found.passages += situation.passages(there, records)
+    known = Known(
+        params=params, sources=found.sources, situation=there, agent=agent, mode=found.mode, angles=found.angles, tried=past,
+        arguments=frozenset(library.arguments() if library else ()), resolve=_resolve, memory=_Memory(), hours_left=hours_left,
+    )  # fmt: skip
+    return known, found
+
+
+def _questions(there: gates.Situation, params: dict[str, Any], reported: str) -> list[str]:
+    """Four angles at least: the model, the framework, what was reported, and the loss."""
+    questions = [
+        f"fine-tuning {there.model}: architecture, chat template, known limits",
+        f"LLaMA-Factory {params.get('train.stage', 'sft')} {params.get('train.finetuning_type', 'lora')} learning rate, rank, epochs, batch size",
+        f"training data quality and size for fine-tuning on {there.rows} rows",
+    ]
+    return [
+        *questions,
+        f"fine-tuned model: {plain(reported, 300)}"
+        if reported.strip()
+        else "fine-tuning does not improve accuracy, overfitting or loss oscillates",
+    ]
+
+
+def repository(agent: Agent, params: dict[str, Any]) -> str:
+    """The model's repository on the hub: as configured, as `model.repo` says, else none."""
+    return agent.repository or str(params.get("model.repo") or "")
+
+
+def _resolve(overrides: list[str]) -> str:
+    try:
+        settings.resolve(overrides)
+    except PawlError as error:
+        return plain(f"{error.what}{f' ({error.fix})' if error.fix else ''}", 400)
+    return ""
+
+
+class _Memory:
+    """Asks the training stage, once for each set of overrides; where it cannot say, the training itself will."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, ...], str] = {}
+
+    def __call__(self, overrides: list[str]) -> str:
+        key = tuple(sorted(overrides))
+        if key not in self.answers:
+            self.answers[key] = workspace.check_training([f"++{each}" if each.startswith("train.extra.") else each for each in overrides])
+        return self.answers[key]
+
+
+def plan(
+    policy: str, agent: Agent, records: Sequence[Record], run: str, number: int, hours_left: float = 0.0, told: Callable[[str], None] = say
+) -> Plan:
+    """The next experiment. A language model gets its refused proposal back `agent.max_revisions` times; then the first option that
+    nothing was said against runs, else what Optuna proposes."""
+    attempts: list[Attempt] = []
+    if policy == "llm":
+        known, found = survey(agent, records, hours_left, reads=True)
+        told(f"agent: {FIRST_LINE[found.mode]}")
+        for failure in found.failures:
+            told(f"agent: not read: {plain(failure, 200)}")
+        asking = policy_llm.begin(known, found, records, run, number)
+        for count in range(1, agent.max_revisions + 2):
+            try:
+                proposal, reply = policy_llm.ask(asking)
+            except PawlError as error:
+                if not agent.llm.base_url:
+                    raise
+                attempts.append(Attempt(count, "llm", None, [Refusal("reply", "", plain(error.what, 300))]))
+                break
+            refused = gates.check(proposal, known)
+            attempts.append(Attempt(count, "llm", proposal, refused))
+            if not refused:
+                break
+            for refusal in refused:
+                told(f"agent: refused, {plain(str(refusal), 300)}")
+            asking = policy_llm.revise(asking, reply, refused)
+        for attempt in reversed(attempts):
+            if attempt.proposal and (left := gates.clean(attempt.proposal, attempt.refused)):
+                return Plan(left[0], attempt.proposal, attempts, found.mode, known)
+        told("agent: no proposal of the language model passed the gates; Optuna takes over")
+    known, found = survey(agent, records, hours_left, reads=False)
+    gain = float(getattr(read_params("judge").judge, "min_effect", 0.01))
+    offered, refused = policy_optuna.propose(known, gain)
+    attempts.append(Attempt(len(attempts) + 1, "optuna", offered, refused))
+    options = gates.clean(offered, gates.check(offered, known)) if offered else []
+    return Plan(options[0] if options else None, offered, attempts, found.mode, known)
+
+
+def record_of(plan: Plan, commit: str, run: str, number: int) -> Record:
+    """The record that is written before the experiment runs."""
+    option, policy = plan.option, plan.proposal.policy if plan.proposal else ""
+    assert option is not None
+    why = trial.hypothesis(f"{option.why} {option.expected}")
+    return trial.plan(
+        option.overrides, why, option.name, commit, policy=policy, run=run, trial=number, expected=plain(option.expected, 2000),
+        gate={"metric": "accuracy", "at_least": option.at_least},
+    )  # fmt: skip
+
+
+def write_papers(plan: Plan, record: Record) -> None:
+    """proposal.json and proposal.md into the experiment's folder: every proposal, every refusal, the option that was chosen."""
+    folder = history.EXPERIMENTS / record.folder
+    attempts = [
+        {
+            "number": each.number,
+            "policy": each.policy,
+            "proposal": _json(each.proposal),
+            "refused": [str(refusal) for refusal in each.refused],
+        }
+        for each in plan.attempts
+    ]
+    chosen = plan.option.name if plan.option else ""
+    write_json(folder / "proposal.json", {"mode": plan.mode, "chosen": chosen, "attempts": attempts})
+    page = words.render(
+        "proposal.md.j2", first_line=FIRST_LINE[plan.mode], folder=record.folder, policy=record.policy, proposal=_safe(plan.proposal), chosen=chosen,
+        attempts=attempts,
+    )  # fmt: skip
+    write_text(folder / "proposal.md", page)
+
+
+def _json(proposal: Proposal | None) -> Any:
+    if proposal is None:
+        return None
+    value = asdict(proposal)
+    for option, shown in zip(proposal.options, value["options"], strict=True):
+        shown["at_least"] = option.at_least if option.at_least == option.at_least else None  # NaN is no JSON
+        for change, part in zip(option.changes, shown["changes"], strict=True):
+            part["ratio"] = change.ratio
+    return value
+
+
+def _safe(proposal: Proposal | None) -> Any:
+    """The proposal with every prose field as Markdown shows it unchanged; citations stay links and tags."""
+    from dataclasses import replace
+
+    if proposal is None:
+        return None
+
+    def shown(text: str) -> str:
+        return markdown(text).replace("\\[", "[").replace("\\]", "]").replace("\\_", "_")
+
+    options = tuple(
+        replace(
+            option, why=shown(option.why), several=shown(option.several), different=shown(option.different),
+            disagreement=shown(option.disagreement), expected=shown(option.expected),
+        )  # fmt: skip
+        for option in proposal.options
+    )
+    return replace(proposal, verified=shown(proposal.verified), options=options)
+
+
+def audit(plan: Plan, seed: int) -> str:
+    """Where a person has to look at the data first: a seeded sample of training rows, and where it lies; "" where there are none."""
+    rows = list(read_jsonl(ROOT / "data/train/train.jsonl")) if (ROOT / "data/train/train.jsonl").exists() else []
+    asked = plan.proposal and any(option.kind == "data_quality" and not option.changes for option in plan.proposal.options)
+    if not asked or not rows:
+        return ""
+    picked = random.Random(seed).sample(rows, min(AUDITED, len(rows)))
+    lines = [f"- {markdown(' / '.join(str(part.get('content', '')) for part in row.get('messages', [])), 600)}" for row in picked]
+    path = FOLDER / "audit.md"
+    write_text(path, f"# {len(picked)} of {len(rows)} training rows, to be read\n\n" + "\n".join(lines) + "\n")
+    return str(path.relative_to(ROOT))

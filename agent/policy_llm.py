@@ -1,0 +1,77 @@
+"""The policy with a language model: it reads the state, the history and the knowledge, and replies with one object under the schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agent import account, words
+from agent.gates import Known, Refusal
+from agent.history import Record
+from agent.knowledge import FIRST_LINE, Knowledge, shown
+from agent.knowledge_cache import Cache
+from agent.progress import FOLDER
+from agent.proposal import SCHEMA, Proposal, from_json
+from stages.common.chat import structured
+
+_KEEP_S = 30 * 86400.0
+_FORMS = {
+    "kb": "[PageID: name], [lib: ...], [experiment: ...], [situation]",
+    "web": "[source](URL), [lib: ...], [experiment: ...], [situation]",
+    "library": "[lib: ...], [experiment: ...], [situation]",
+    "none": "[situation], [experiment: ...]",
+}
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A conversation with the proposer, and for which experiment of which run it is paid."""
+
+    known: Known
+    messages: tuple[dict[str, str], ...]
+    run: str
+    trial: int
+
+
+def begin(known: Known, knowledge: Knowledge, records: Sequence[Record], run: str, trial: int) -> Asking:
+    """The first two messages, within agent.prompt_tokens: half for the history, the rest for the state and for what was read."""
+    room = known.agent.prompt_tokens * words.CHARACTERS
+    there = known.situation
+    story = words.history_for(records, known, room // 2)
+    state = there.text[: room // 6]
+    passages = shown(Knowledge(knowledge.mode, [p for p in knowledge.passages if p.about != "ours"]), max(1000, room // 4 - 1000))
+    reported = known.agent.reported[:2000]
+    mark = words.fence([story["text"], state, reported, *(passage["text"] for passage in passages)])
+    system = words.render(
+        "system.j2", options=known.agent.options, forms=_FORMS[knowledge.mode], min_tags=known.agent.min_tags, max_ratio=f"{known.agent.max_ratio:g}",
+        model=there.model, rows=there.rows, accuracy="unknown" if there.accuracy is None else f"{there.accuracy:.4f}", hardware=there.hardware,
+        first_line=FIRST_LINE["none"] if knowledge.mode == "none" else "", fence=mark,
+    )  # fmt: skip
+    asked = words.render("propose.j2", situation=state, reported=reported, history=story, passages=passages, fence=mark)
+    return Asking(known, ({"role": "system", "content": system}, {"role": "user", "content": asked}), run, trial)
+
+
+def ask(asking: Asking) -> tuple[Proposal, str]:
+    """The proposal, and the reply's text. A reply that was paid for before a kill is read from disk.
+
+    Raises:
+        PawlError: no server, or no valid reply.
+    """
+    llm = asking.known.agent.llm
+    cache = Cache(FOLDER / "replies", _KEEP_S)
+    name = json.dumps([asking.run, asking.trial, llm.base_url, llm.model, llm.temperature, *asking.messages])
+    text = cache.get(name)
+    if text is None:
+        reply = structured(llm, list(asking.messages), SCHEMA)
+        text = json.dumps(reply.value)
+        cache.put(name, text)  # before the account: a call that is counted twice is better than one that is paid twice
+        account.add_call(asking.run, asking.trial, "propose", reply.prompt_tokens, reply.output_tokens, reply.cost)
+    return from_json(json.loads(text), "llm"), text
+
+
+def revise(asking: Asking, reply: str, refusals: Sequence[Refusal]) -> Asking:
+    """The same conversation with the refused reply and the reasons; only the newest refused reply is kept in it."""
+    told = words.render("revise.j2", refusals=[str(each)[:500] for each in refusals[:30]])
+    back: tuple[dict[str, str], ...] = ({"role": "assistant", "content": reply[:20000]}, {"role": "user", "content": told})
+    return Asking(asking.known, (*asking.messages[:2], *back), asking.run, asking.trial)

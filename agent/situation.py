@@ -1,0 +1,151 @@
+"""The present state, in the words and numbers that a proposal has to name, read from parameters, reports and history."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agent import history, settings, trial
+from agent.execution import BASELINE, INTERRUPTED
+from agent.gates import Situation, Tried
+from agent.history import Record, number
+from agent.knowledge import Passage
+from stages.common.doctor import gpus
+from stages.common.errors import PawlError
+from stages.common.files import ROOT, read_json
+from stages.common.text import plain
+
+REPORTS = ROOT / "reports"
+_SHOWN = ("model.", "data.", "train.", "launcher.kind")
+
+
+def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
+    """What there is now. The accuracy is the incumbent's: what the next experiment is compared with."""
+    parent, incumbent = trial.lineage(records, params)
+    value = parent.evidence.get("accuracy" if incumbent != BASELINE else "incumbent_accuracy")
+    base, train, data, verdict = (
+        _read(path) for path in (ROOT / "models/base.json", *(REPORTS / f"{n}.json" for n in ("train", "generate_data", "judge")))
+    )
+    rows = int(number(train.get("rows")) or number(data.get("rows")) or 0)
+    accuracy, model, machine = number(value), str(params["model.name"]), hardware()
+    took = number(train.get("runtime_s")) or 0.0
+    lines = [f"The model is {model}, fine-tuned on {rows} training rows with {machine}."]
+    if number(base.get("parameters")):
+        lines.append(f"The base model has {base['parameters']} parameters; its files are {', '.join(sorted(base.get('files', {})))}.")
+    lines.append(f"The base model has {'a' if _chat(base) else 'no'} chat template of its own.")
+    if accuracy is not None:
+        lines.append(
+            f"The present accuracy, of {incumbent}, is {accuracy:.4f} ({100 * accuracy:.1f} %) on {parent.evidence.get('n')} validation items."
+        )
+    for name, part in (parent.evidence.get("benchmarks") or {}).items():
+        if number(part.get("accuracy")) is not None:
+            lines.append(
+                f"On the task {plain(name, 80)} the accuracy of {parent.folder} is {part['accuracy']:.4f} on {part.get('n')} items."
+            )
+    if parent.loss:
+        lines.append(f"The training loss of {parent.folder} went from {parent.loss['first']:.4g} to {parent.loss['last']:.4g}.")
+    curve = verdict.get("curve")
+    if isinstance(curve, dict):
+        lines.append(
+            f"The newest loss curve is {plain(curve.get('shape'), 40)}; overfitting: {'yes' if curve.get('overfitting') else 'no'}."
+        )
+    if took:
+        lines.append(f"The newest training took {took:.0f} seconds.")
+    lines.append(
+        f"There are {sum(record.finished for record in records)} finished experiments, {sum(r.status == 'KEPT' for r in records)} of them kept."
+    )
+    lines += [
+        f"{key} is {plain(value, 200) or 'empty'} in the present configuration." for key, value in params.items() if key.startswith(_SHOWN)
+    ]
+    other = 2 * (number(_read(REPORTS / "eval_val" / "val.json").get("runtime_s")) or 0.0) + 60.0 if took else 0.0
+    return Situation(model, rows, accuracy, machine, _chat(base), "\n".join(lines), took, other)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = read_json(path)
+    except (PawlError, OSError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _chat(base: dict[str, Any]) -> bool:
+    """Whether the base model has a chat template; True where nothing is known of its files."""
+    files = base.get("files")
+    if not isinstance(files, dict) or not files:
+        return True
+    if any(name.startswith("chat_template") for name in files):
+        return True
+    return bool(_read(ROOT / "models/base/tokenizer_config.json").get("chat_template"))
+
+
+def hardware() -> str:
+    """The GPUs by name, else the cores."""
+    found = [line.split(",")[0].strip() for line in gpus()]
+    return f"{len(found)} x {found[0]}" if found else f"{os.cpu_count() or 1} CPU cores"
+
+
+def tried(params: dict[str, Any], records: Sequence[Record]) -> list[Tried]:
+    """The finished experiments of the present ruler, with the parameters in which each differs from the present ones.
+
+    Parameters are rebuilt from the starting points and each experiment's changes, so that thousands of experiments are no thousands of files.
+    """
+    ruler, bases = settings.ruler(params), {}
+    changed: dict[str, dict[str, Any]] = {}
+    root: dict[str, str] = {}
+    found = []
+    for record in records:
+        if not record.parent:
+            if not record.judged:
+                continue
+            base = trial.params_of(record)
+            if settings.ruler(base) != ruler:
+                continue
+            bases[record.folder] = {key: value for key, value in base.items() if _counts(key, params)}
+            root[record.folder], changed[record.folder] = record.folder, {}
+        elif record.parent in root:
+            root[record.folder] = root[record.parent]
+            own = {str(change.get("key")): change.get("after") for change in record.changes}
+            changed[record.folder] = changed[record.parent] | {key: value for key, value in own.items() if _counts(key, params)}
+        else:
+            continue
+        if record.finished and not (record.status == "CRASHED" and record.reason == INTERRUPTED):
+            base = bases[root[record.folder]]
+            values = {**_off(base, params), **changed[record.folder]}
+            differing = {key: value for key, value in values.items() if params.get(key) != value}
+            reason = f", {record.reason}" if record.reason else ""
+            found.append(Tried(record.folder, plain(trial.told(record) + reason, 200), differing, number(record.evidence.get("accuracy"))))
+    return found
+
+
+def _counts(key: str, params: dict[str, Any]) -> bool:
+    """Keys that shape results and that are declared today: one that is gone, or new since, tells nothing."""
+    return key.startswith(("model.", "data.", "train.")) and settings.shapes_result(key) and key in params
+
+
+def _off(base: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in base.items() if params.get(key) != value}
+
+
+def passages(there: Situation, records: Sequence[Record]) -> list[Passage]:
+    """The present state and our own experiments, as sources to quote."""
+    found = [Passage("[situation]", "ours", there.text)]
+    return found + [Passage(f"[experiment: {record.folder}]", "ours", in_words(record)) for record in records if record.finished]
+
+
+def in_words(record: Record) -> str:
+    """One experiment as a text that can be quoted."""
+    changed = (
+        ", ".join(f"{change.get('key')} from {change.get('before')} to {change.get('after')}" for change in record.changes)
+        or "nothing: a starting point"
+    )
+    figures = (
+        f"accuracy {history.accuracy(record)}, difference {history.difference(record)}, p {history.p_value(record)}, against {record.incumbent}"
+        if history.accuracy(record) else record.reason or "no result"
+    )  # fmt: skip
+    loss = f" The training loss went from {record.loss['first']:.4g} to {record.loss['last']:.4g}." if record.loss else ""
+    return plain(
+        f"Experiment {record.folder} changed {changed} and was {record.status}: {figures}.{loss} Its hypothesis: {record.hypothesis}", 3000
+    )

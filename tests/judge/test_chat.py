@@ -1,0 +1,155 @@
+"""One JSON object, or one error: whatever a server sends, and however long it takes."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from stages.common import chat
+from stages.common.errors import PawlError
+from stages.common.schema import LLM
+from tests.fake_server import FakeServer
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}, "sure": {"type": "number"}},
+    "required": ["answer", "sure"],
+    "additionalProperties": False,
+}
+GOOD = json.dumps({"answer": "yes", "sure": 0.5})
+ASK = [{"role": "system", "content": "You judge."}, {"role": "user", "content": "Is it?"}]
+
+
+def llm(server: FakeServer, **changes) -> LLM:
+    return LLM(**{"base_url": server.url, "model": "fake", "timeout_s": 1.0, "retries": 1, "max_output_tokens": 64, **changes})
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch):
+    monkeypatch.setattr(chat, "_PAUSE_S", 0.01)
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        f"```json\n{GOOD}\n```",
+        f"Here you are: {GOOD} I hope that helps. {{}}",
+        f'<think>{{"answer": "no", "sure": 1}} or not?</think>\n{GOOD}',
+        f'{{"answer": "no", "sure": 1}} I think</think>{GOOD}',
+        "{broken {" + GOOD,
+    ],
+)
+def test_the_object_is_found_in_what_models_write_around_it(text):
+    with FakeServer(answer=lambda body: text) as server:
+        got = chat.structured(llm(server, price_in=1e6, price_out=2e6), ASK, SCHEMA)
+    assert got.value == {"answer": "yes", "sure": 0.5} and not got.repaired and got.raw == text and not got.estimated
+    assert got.cost == got.prompt_tokens + 2 * got.output_tokens and got.prompt_tokens == 4
+    assert server.bodies[0]["response_format"]["json_schema"]["schema"] == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [
+        ("yes, surely", "no JSON object"),
+        ("", "no JSON object"),
+        ('{"answer": "yes"}', "'sure' is a required property"),
+        ('{"answer": "yes", "sure": "very"}', "sure: 'very' is not of type 'number'"),
+        ('{"answer": "yes", "sure": NaN}', "no JSON object"),
+        ('{"answer": "yes", "sure": 1, "Decision": "yes"}', "'Decision' was unexpected"),
+        ("[1, 2]", "no JSON object"),
+        ('{"a":' * 3000, "no JSON object"),
+    ],
+)
+def test_one_repair_with_the_parsers_message_and_no_second(first, says):
+    with FakeServer(answer=lambda body: GOOD if len(body["messages"]) > 2 else first) as server:
+        got = chat.structured(llm(server), ASK, SCHEMA)
+    assert got.repaired and server.requests == 2
+    assert says in server.bodies[1]["messages"][-1]["content"] and server.bodies[1]["messages"][:2] == ASK
+    assert got.prompt_tokens > 4 and got.output_tokens == len(first.split()) + 1 + len(GOOD.split()) + 1
+    with FakeServer(answer=lambda body: first) as server, pytest.raises(PawlError, match="no valid reply in 2 tries"):
+        chat.structured(llm(server), ASK, SCHEMA)
+    assert server.requests == 2
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "hang", "cut", "shape", "html", "no_json", "null", "no_choices", "error_200"])
+def test_a_fault_that_passes_costs_one_more_request_and_one_that_stays_is_an_error_in_bounded_time(fault):
+    with FakeServer(answer=lambda body: GOOD, fault=lambda number, body: fault if number == 1 else "", hang_s=0.6) as server:
+        assert chat.structured(llm(server, timeout_s=0.3), ASK, SCHEMA).value["answer"] == "yes"
+        assert server.requests == 2
+    begun = time.monotonic()
+    with FakeServer(answer=lambda body: GOOD, fault=lambda number, body: fault, hang_s=0.6) as server:
+        with pytest.raises(PawlError, match=r"fake did not answer: \S") as caught:
+            chat.structured(llm(server, timeout_s=0.3), ASK, SCHEMA)
+        assert server.requests == 2 and server.url in caught.value.where
+    assert time.monotonic() - begun < 3
+
+
+def test_a_reply_of_a_megabyte_ends_at_the_limit():
+    with FakeServer(answer=lambda body: "x" * 2**20) as server, pytest.raises(PawlError, match="longer than 69,632 bytes"):
+        chat.structured(llm(server), ASK, SCHEMA)
+
+
+def test_missing_counts_are_estimated_and_said():
+    with FakeServer(answer=lambda body: GOOD, fault=lambda number, body: "no_usage") as server:
+        got = chat.structured(llm(server), ASK, SCHEMA)
+    assert got.estimated and got.prompt_tokens == 6 and got.output_tokens == -(-len(GOOD) // 3)
+
+
+class Picky(FakeServer):
+    """Refuses the options that it is told to refuse, as real servers do."""
+
+    refuses: dict[str, str]
+
+    def _respond(self, handler, body, fault):
+        for option, message in self.refuses.items():
+            if option in body:
+                return handler.send(400, {"error": {"message": message}})
+        return super()._respond(handler, body, fault)
+
+
+def test_a_server_without_schemas_is_asked_in_words():
+    with Picky(answer=lambda body: GOOD) as server:
+        server.refuses = {"response_format": "unexpected field"}
+        assert chat.structured(llm(server), ASK, SCHEMA).value["sure"] == 0.5
+    assert server.requests == 2 and json.dumps(SCHEMA) in server.bodies[1]["messages"][-1]["content"]
+
+
+def test_options_that_newer_models_refuse_are_left_out_one_by_one():
+    with Picky(answer=lambda body: GOOD) as server:
+        server.refuses = {"max_tokens": "Use 'max_completion_tokens' instead.", "temperature": "temperature is not supported"}
+        chat.structured(llm(server), ASK, SCHEMA)
+    last = server.bodies[-1]
+    assert last["max_completion_tokens"] == 64 and "max_tokens" not in last and "temperature" not in last and "response_format" in last
+
+
+def test_a_refusal_for_another_reason_ends():
+    with Picky(answer=lambda body: GOOD) as server:
+        server.refuses = {"model": "this model does not exist"}
+        with pytest.raises(PawlError, match="this model does not exist"):
+            chat.structured(llm(server), ASK, SCHEMA)
+    assert server.requests <= 3
+
+
+def test_the_key_is_in_no_error_and_in_no_reply(monkeypatch):
+    monkeypatch.setenv("PAWL_TEST_KEY", "sk-very-secret")
+    with FakeServer(fault=lambda number, body: "401") as server, pytest.raises(PawlError) as caught:
+        chat.structured(llm(server, api_key_env="PAWL_TEST_KEY"), ASK, SCHEMA)
+    assert "sk-very-secret" not in str(caught.value) and "[key]" in str(caught.value)
+    with FakeServer(answer=lambda body: GOOD.replace("yes", "sk-very-secret")) as server:
+        assert "secret" not in json.dumps(chat.structured(llm(server, api_key_env="PAWL_TEST_KEY"), ASK, SCHEMA).value)
+
+
+def test_without_a_server_it_says_so():
+    with pytest.raises(PawlError, match="no language model is configured"):
+        chat.structured(LLM(), ASK, SCHEMA)
+
+
+def test_ten_thousand_braces_take_no_time():
+    begun = time.process_time()
+    assert chat.first_object('{"a":[' * 20_000) is None and chat.first_object("{" * 10**6) is None
+    assert time.process_time() - begun < 2
