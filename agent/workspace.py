@@ -90,7 +90,7 @@ def require_ready() -> str:
     if left := unfinished():
         where = f"experiments/{', '.join(path.name for path in left)}"
         raise PawlError("an experiment was cut short, or could not be committed", where=where, fix="python -m agent restore")
-    if dirty := [path for path in changed() if path != _LOOKS]:  # a look stays looked at, and is committed with the next record
+    if dirty := [path for path in changed() if path not in (_LOOKS, PAGE)]:  # a look stays looked at: committed with the next record
         where = ", ".join(plain(path, 80) for path in dirty[:5]) + (f" and {len(dirty) - 5} more" if len(dirty) > 5 else "")
         raise PawlError(
             "the working tree has changes that no commit holds", where=where, fix="commit them, or put them aside with 'git stash -u'"
