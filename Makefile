@@ -13,6 +13,8 @@ export VLLM_NO_USAGE_STATS := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 PORT ?= 5000
+SWEEP ?= learning_rate
+JOBS ?= 2
 # of the hundreds of figures in reports/, those that a person chooses by; every parameter that differs is shown
 COLUMNS_KEPT := Experiment|Created|State|(.*:)?(outcome|final_loss|evidence\.pooled\.(difference|low|high|p_better))$$|(.*:)?(model|data|train|launcher|judge)\.
 
@@ -42,6 +44,10 @@ ui: .venv/ready  ## open MLflow on http://127.0.0.1:5000 (PORT=5001 make ui: ano
 page: .venv/ready  ## build reports/index.html from the results, experiments and sweeps as they are now
 	@python -m stages.report
 	@python -m stages.report --show
+
+sweep: .venv/ready  ## queue conf/sweep/$SWEEP.args and work it off with $JOBS workers (default: learning_rate, 2)
+	@grep -v '^#' conf/sweep/$(SWEEP).args | xargs dvc exp run --queue
+	@dvc queue start -j $(JOBS)
 
 compare: .venv/ready  ## parameters and scores of the runs and sweeps that DVC knows, what differs only, on one screen
 	@dvc exp show --no-pager --only-changed --drop '.*' --keep '$(COLUMNS_KEPT)'
@@ -87,4 +93,4 @@ SERVE := $(if $(shell command -v nvidia-smi),serve-gpu,serve-cpu)
 	@.uv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@
 
-.PHONY: help run test check ui page compare doctor serve-env clean lock gpu-check
+.PHONY: help run test check ui page sweep compare doctor serve-env clean lock gpu-check

@@ -23,8 +23,8 @@ def test_make_ui_serves_mlflow(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    log = open(tmp_path / "ui.log", "wb")
-    ui = subprocess.Popen(["make", "ui", f"PORT={port}"], cwd=folder, stdout=log, stderr=log, start_new_session=True)
+    with open(tmp_path / "ui.log", "wb") as log:
+        ui = subprocess.Popen(["make", "ui", f"PORT={port}"], cwd=folder, stdout=log, stderr=log, start_new_session=True)
     try:
         deadline, page = time.time() + 180, b""
         while b"MLflow" not in page and time.time() < deadline:
@@ -38,4 +38,3 @@ def test_make_ui_serves_mlflow(tmp_path):
     finally:
         os.killpg(ui.pid, signal.SIGTERM)
         ui.wait(30)
-        log.close()

@@ -259,6 +259,20 @@ def test_reports_with_new_keys_and_without_optional_ones_are_shown(run, params):
     assert "looks.number 7" in text and "low quality" in text and "too long" not in text
 
 
+@pytest.mark.parametrize("more", [None, {"items": 1511, "towards": "accept", "power": 0.8}, {"items": None, "repeats": 3}])
+def test_looks_guards_and_a_language_models_opinion_are_told_where_the_verdict_has_them(run, params, more):
+    verdict = read_json(run / "reports/judge.json")
+    evidence = verdict["evidence"]
+    evidence |= {"level": 0.0076, "look": 2, "further_items": more}
+    evidence["guarded"] = [{"benchmark": HOSTILE, "low": -0.15, "high": 0.07, "margin": 0.1, "verdict": "unknown"}]
+    opinion = {"decision": "no", "veto": True, "failed": None, "disagreement": HOSTILE}
+    write_json(run / "reports/judge.json", {**verdict, "outcome": "inconclusive", "opinion": opinion})
+    text = page(run, params).text
+    assert "accepted below 0.0076 (look 2 at these items, 0.05 over all looks)" in text
+    assert "-15.0 to +7.0 points, unknown" in text and "veto: True" in text
+    assert ("more items would decide towards “accept”" in text) == bool(more and more["items"])
+
+
 def test_sweeps_are_read_from_dvcs_refs(run, params):
     def git(*arguments, **more):
         identity = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")
