@@ -16,7 +16,7 @@ PORT ?= 5000
 SWEEP ?= learning_rate
 JOBS ?= 2
 # of the hundreds of figures in reports/, those that a person chooses by; every parameter that differs is shown
-COLUMNS_KEPT := Experiment|Created|State|(.*:)?(outcome|final_loss|evidence\.pooled\.(difference|low|high|p_better))$$|(.*:)?(model|data|train|launcher|judge)\.
+COLUMNS_KEPT := Experiment|State|(.*:)?(outcome|final_loss|evidence\.pooled\.(difference|low|high|p_better))$$|(.*:)?(model|data|train|launcher|judge)\.
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,7 +50,7 @@ sweep: .venv/ready  ## queue conf/sweep/$SWEEP.args and work it off with $JOBS w
 	@dvc queue start -j $(JOBS)
 
 compare: .venv/ready  ## parameters and scores of the runs and sweeps that DVC knows, what differs only, on one screen
-	@dvc exp show --no-pager --only-changed --drop '.*' --keep '$(COLUMNS_KEPT)'
+	@dvc exp show --md --only-changed --precision 4 --drop '(?!$(COLUMNS_KEPT))'
 
 doctor: .venv/ready  ## what this machine can run, and what is missing
 	@python -m stages.common.doctor
