@@ -12,6 +12,12 @@ export DO_NOT_TRACK := 1
 export VLLM_NO_USAGE_STATS := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
+PORT ?= 5000
+SWEEP ?= learning_rate
+JOBS ?= 2
+# of the hundreds of figures in reports/, those that a person chooses by; every parameter that differs is shown
+COLUMNS_KEPT := Experiment|State|(.*:)?(outcome|final_loss|evidence\.pooled\.(difference|low|high|p_better))$$|(.*:)?(model|data|train|launcher|judge)\.
+
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -31,12 +37,20 @@ check: .venv/ready  ## lint, types and quick tests
 	@mypy
 	@pytest -n 2
 
-ui: .venv/ready  ## open MLflow on http://127.0.0.1:5000
-	mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri "sqlite:///$(CURDIR)/mlflow.db"
+ui: .venv/ready  ## open MLflow on http://127.0.0.1:5000 (PORT=5001 make ui: another port)
+	@test -n "$${MLFLOW_TRACKING_URI:-}" && echo "runs are logged to MLFLOW_TRACKING_URI: open that server, or unset it for the local store" || \
+	  mlflow ui --host 127.0.0.1 --port $(PORT) --backend-store-uri "sqlite:///$(CURDIR)/mlflow.db"
 
-page: .venv/ready  ## bring reports/index.html up to date, and whatever it shows
-	@dvc repro report
+page: .venv/ready  ## build reports/index.html from the results, experiments and sweeps as they are now
+	@python -m stages.report
 	@python -m stages.report --show
+
+sweep: .venv/ready  ## queue conf/sweep/$SWEEP.args and work it off with $JOBS workers (default: learning_rate, 2)
+	@grep -v '^#' conf/sweep/$(SWEEP).args | xargs dvc exp run --queue
+	@dvc queue start -j $(JOBS)
+
+compare: .venv/ready  ## parameters and scores of the runs and sweeps that DVC knows, what differs only, on one screen
+	@dvc exp show --md --only-changed --precision 4 --drop '(?!$(COLUMNS_KEPT))'
 
 doctor: .venv/ready  ## what this machine can run, and what is missing
 	@python -m stages.common.doctor
@@ -88,4 +102,4 @@ SERVE := $(if $(shell command -v nvidia-smi),serve-gpu,serve-cpu)
 	@.uv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@
 
-.PHONY: help run test check ui page doctor serve-env clean lock gpu-check bench-train bench-data bench-eval
+.PHONY: help run test check ui page sweep compare doctor serve-env clean lock gpu-check bench-train bench-data bench-eval

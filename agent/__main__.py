@@ -8,6 +8,7 @@ python -m agent history --json                              the same as a list o
 python -m agent try 'train.learning_rate=5e-4' --why "the loss still oscillates at the end: half the step keeps more"
                                                             change parameters, run 'dvc repro', keep or discard by the verdict
 python -m agent try train.lora_rank=32 train.lora_alpha=64 --name rank-32 --why "..."
+python -m agent adopt fit-lynx                              put an experiment of DVC's, a sweep's winner, to the test and record it
 python -m agent restore                                     after a kill -9: put the tree back, drop the unfinished experiment and its run;
                                                             after a failed commit (a hook, a full disk): commit the finished one
 
@@ -26,7 +27,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from agent import commands
+from agent import adopt, commands
 from stages.common.errors import run_main
 
 Add = Callable[[str, Callable[[argparse.Namespace], None], str, str], argparse.ArgumentParser]
@@ -51,6 +52,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     trying.add_argument("overrides", nargs="+", metavar="KEY=VALUE", help="a declared parameter of model, data, train or launcher")
     trying.add_argument("--why", required=True, metavar="TEXT", help="the hypothesis: what you expect, and why; recorded before the run")
     trying.add_argument("--name", default="", metavar="SLUG", help="a short name (default: made from what changes)")
+    adopting = add("adopt", adopt.command, "put an experiment of DVC's to the test and record it", " fit-lynx")
+    adopting.add_argument("name", metavar="NAME", help="as in 'dvc exp list', or a branch made by 'dvc exp branch'")
+    adopting.add_argument("--why", default="", metavar="TEXT", help="the hypothesis (default: that the sweep's finding holds)")
     add("restore", commands.restore, "after a kill -9 or a failed commit", "")
     # further commands: one line here, one function in a module of its own
     return parser.parse_args(joined(arguments))

@@ -136,6 +136,7 @@ def _commit(record: Record, *, with_state: bool) -> None:
     finished = [each for each in history.read_history()[0] if each.finished]
     history.write_journal(finished)
     lessons.write(finished)
+    workspace.show_page()
     try:
         workspace.commit_record(folder, message(record), with_state=with_state)
     except PawlError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from dataclasses import asdict
@@ -90,6 +91,7 @@ def best_of(records: list[Record]) -> str:
 
 
 def _go(run: Run) -> None:
+    os.environ["PAWL_SESSION"] = run.id  # MLflow nests the runs of a session
     progress, budget = _progress(run), Budget(**run.budget)
     while True:
         records = history.read_history()[0]

@@ -27,6 +27,8 @@ STATE = ("conf/experiment/current.yaml", "params.yaml", "dvc.lock", "reports")
 """What an experiment changes: committed when it is kept, put back to HEAD when it is not."""
 _GENERATED = (str(JOURNAL.relative_to(ROOT)), str(LESSONS.relative_to(ROOT)))
 _LOOKS = str(LOOKS.relative_to(ROOT))
+PAGE = "reports/index.html"
+"""Built from whatever is in the tree, so that a stale one is nobody's change."""
 _PIPELINE = ("conf/", "stages/", "prompts/", "experiments/", "dvc.yaml")
 _DVC = [sys.executable, "-m", "dvc"]
 
@@ -88,7 +90,7 @@ def require_ready() -> str:
     if left := unfinished():
         where = f"experiments/{', '.join(path.name for path in left)}"
         raise PawlError("an experiment was cut short, or could not be committed", where=where, fix="python -m agent restore")
-    if dirty := [path for path in changed() if path != _LOOKS]:  # a look stays looked at, and is committed with the next record
+    if dirty := [path for path in changed() if path not in (_LOOKS, PAGE)]:  # a look stays looked at: committed with the next record
         where = ", ".join(plain(path, 80) for path in dirty[:5]) + (f" and {len(dirty) - 5} more" if len(dirty) > 5 else "")
         raise PawlError(
             "the working tree has changes that no commit holds", where=where, fix="commit them, or put them aside with 'git stash -u'"
@@ -232,7 +234,13 @@ def commit(paths: Sequence[str], message: str) -> str:
 
 
 def commit_record(folder: Path, message: str, *, with_state: bool) -> str:
-    return commit([*(STATE if with_state else ()), *_GENERATED, _LOOKS, f"experiments/{folder.name}"], message)
+    return commit([*(STATE if with_state else ()), PAGE, *_GENERATED, _LOOKS, f"experiments/{folder.name}"], message)
+
+
+def show_page() -> None:
+    """Build the page again, with every experiment; one that cannot be built costs the page, not the record."""
+    if (ROOT / "stages/report").is_dir():
+        call([sys.executable, "-m", "stages.report"], check=False)
 
 
 def compose_params() -> None:

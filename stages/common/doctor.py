@@ -8,20 +8,28 @@ The tests skip for the reasons that `missing` gives and for no other.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from stages.common.errors import run_main
 from stages.common.files import main_root
+from stages.common.text import plain
 
 DISK_GIB = 12
 """The environment (7 GB), the base model twice (DVC keeps a copy), and room for a run."""
 
 KEYS = ("OPENAI_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_TOKEN", "LEEROOPEDIA_API_KEY")
+"""Keys that Pawl, or a library under it, looks for; those that params.yaml names as api_key_env come on top."""
+PATIENCE_S = 3.0
+"""For an endpoint to answer."""
 
 
 def gpus() -> list[str]:
@@ -43,6 +51,8 @@ def missing() -> dict[str, str]:
         lacks["gpu"] = "no NVIDIA GPU: engine=vllm cannot run here, training uses the CPU"
     if not (main_root() / ".venv-serve/bin/python").exists():
         lacks["serve"] = "no .venv-serve: engines vllm and vllm_cpu cannot run here (make serve-env)"
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        lacks["browser"] = "no chromium and chromedriver on the path: the page is not tested in a browser (apt-get install chromium-driver)"
     if os.geteuid() != 0 or sys.platform != "linux":
         lacks["mount"] = "not root on Linux: the full-disk tests, which mount a small tmpfs, are skipped"
     return lacks
@@ -64,21 +74,93 @@ def checks() -> list[tuple[bool, str]]:
     ]
 
 
+def serving() -> str:
+    """The version of vLLM in .venv-serve, from its files: importing it takes half a minute."""
+    names = [path.name for path in (main_root() / ".venv-serve").glob("lib/python*/site-packages/vllm*.dist-info")]
+    return next((name.removesuffix(".dist-info").replace("-", " ") for name in sorted(names)), "")
+
+
+def settings(path: Path) -> dict[str, str]:
+    """Dotted keys and texts of params.yaml; {} where it is missing or broken, which other commands report."""
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        whole = OmegaConf.load(path)
+    except (OSError, YAMLError, OmegaConfBaseException):
+        return {}
+    return dict(_texts(OmegaConf.to_container(whole), "")) if isinstance(whole, DictConfig) else {}
+
+
+def _texts(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, dict):
+        for name, part in node.items():
+            yield from _texts(part, f"{prefix}.{name}".lstrip("."))
+    elif isinstance(node, str):
+        yield prefix, node
+
+
+def endpoints(params: dict[str, str]) -> dict[str, str]:
+    """The address of each endpoint that is configured, by the key or variable that names it."""
+    found = {key: value for key, value in params.items() if key.rpartition(".")[2] == "base_url" and value}
+    uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+    return {**found, "MLFLOW_TRACKING_URI": uri} if uri.startswith("http") else found
+
+
+def answer(url: str) -> tuple[bool, str]:
+    """Whether a server answers there, be it with a refusal, and what it says. No key is sent."""
+    import requests
+
+    shown = re.sub(r"(?<=//)[^/@\s]+@", "***@", url)
+    try:
+        reply = requests.get(url.rstrip("/") + ("/models" if url.rstrip("/").endswith("/v1") else ""), timeout=PATIENCE_S, stream=True)
+    except (requests.RequestException, ValueError) as error:
+        return False, f"{plain(shown, 200)} does not answer ({type(error).__name__})"
+    note = ", wants a key" if reply.status_code in (401, 403) else ""
+    return reply.status_code < 500, f"{plain(shown, 200)} answers (HTTP {reply.status_code}{note})"
+
+
+def can(lacks: dict[str, str], served: str) -> list[tuple[bool, str]]:
+    """What the present machine can run, in the words of conf/."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    gpu, serve = "gpu" not in lacks, "serve" not in lacks
+    where = "on the GPU" if gpu else "on the CPU: models up to about half a billion parameters in reasonable time"
+    ray = importlib.util.find_spec("ray") is not None
+    return [
+        (memory >= 7.5, f"make run: the default, fine-tuning {where}"),
+        (True, "engine=transformers: evaluation in the main environment"),
+        (serve and not gpu, f"engine=vllm_cpu{': ' + served if serve and not gpu else ''}"),
+        (serve and gpu, f"engine=vllm{': ' + served if serve and gpu else ''}"),
+        (True, "engine=external: any OpenAI-compatible server"),
+        (ray, "launchers on Ray: a cluster that this machine joins"),
+    ]
+
+
 def main() -> int:
     argparse.ArgumentParser(
         prog="python -m stages.common.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
-    results = checks()
+    results, lacks, served = checks(), missing(), serving()
     for good, line in results:
         print(f"{'ok  ' if good else 'BAD '} {line}")
     for gpu in gpus():
-        print(f"ok   GPU: {gpu}")
-    for reason in missing().values():
+        print(f"ok   GPU, memory, driver: {gpu}")
+    if served:
+        print(f"ok   .venv-serve: {served}")
+    for reason in lacks.values():
         print(f"none {reason}")
+    params = settings(main_root() / "params.yaml")
     declared = _dotenv_names(main_root() / ".env")
-    for key in KEYS:
-        state = "set" if os.environ.get(key) else "in .env" if key in declared else "not set (needed only by what uses it)"
+    named = [value for key, value in params.items() if key.rpartition(".")[2] == "api_key_env" and re.fullmatch(r"[A-Z_][A-Z0-9_]*", value)]
+    for key in dict.fromkeys((*KEYS, *named)):
+        state = "in .env" if key in declared else "set" if os.environ.get(key) else "not set (needed only by what uses it)"
         print(f"key  {key}: {state}")
+    for name, url in endpoints(params).items():
+        good, told = answer(url)
+        print(f"{'ok  ' if good else 'none'} {name}: {told}")
+    for good, line in can(lacks, served):
+        print(f"{'can ' if good else 'not '} {line}")
     return 0 if all(good for good, _ in results) else 1
 
 

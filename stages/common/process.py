@@ -5,6 +5,7 @@ python -m stages.common.process    forget what a killed `dvc repro` had locked (
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import fcntl
 import json
@@ -176,6 +177,8 @@ def forget_dead_dvc() -> None:
 
 
 def main() -> int:
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(prog="python -m stages.common.process", description=__doc__, formatter_class=raw).parse_args()
     forget_dead_dvc()
     return 0
 

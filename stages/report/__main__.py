@@ -1,10 +1,10 @@
-"""The page to open: reports/index.html, one file that needs no network.
+"""The page to open: reports/index.html, one file that needs no network and no script.
 
-python -m stages.report            build it
-python -m stages.report --show     say what came out and where to look; builds nothing
+python -m stages.report            build it from reports/, experiments/ and DVC's sweeps as they are now
+python -m stages.report --show     say what came out and where to look; builds the page only where it is missing
 
-The page has the verdict, the validation scores with intervals, the loss curve, what was trained on what, and, folded away, the test scores.
-Identical reports give an identical page, but for the line of timings at its end.
+The page has the verdict, the validation scores with intervals, the loss curve, every experiment with the champion's path, sweeps,
+wrong answers, the data and, folded away, the test scores. Identical inputs give an identical page, but for its table of timings.
 """
 
 from __future__ import annotations
@@ -20,6 +20,16 @@ from stages.common.text import visible
 from stages.report.page import gather, render
 
 PAGE = "reports/index.html"
+
+
+def build() -> None:
+    """Write the page. DVC runs this for the results; experiments and sweeps it does not know as inputs (see AGENTS.md)."""
+    with (
+        stage_lock("report"),
+        load_params("experiment", "model", "data", "benchmark", "train", "engine", "evaluate", "judge") as params,
+    ):
+        write_text(ROOT / PAGE, render(gather(ROOT, params)))
+        print(f"report: {ROOT / PAGE}")
 
 
 def show(reports: Path) -> None:
@@ -38,15 +48,11 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m stages.report", description=__doc__, formatter_class=raw)
     parser.add_argument("--show", action="store_true", help="print the verdict, the page's path and how to open MLflow")
-    if parser.parse_args().show:
+    show_only = parser.parse_args().show
+    if not show_only or not (ROOT / PAGE).exists():
+        build()
+    if show_only:
         show(ROOT / "reports")
-        return
-    with (
-        stage_lock("report"),
-        load_params("experiment", "model", "data", "benchmark", "train", "engine", "evaluate", "judge") as params,
-    ):
-        write_text(ROOT / PAGE, render(gather(ROOT, params)))
-        print(f"report: {ROOT / PAGE}")
 
 
 if __name__ == "__main__":

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stages.common.errors import PawlError
-from stages.common.files import read_json
+from stages.common.files import flatten, read_json, sha256_file
+from stages.common.items import wilson
 from stages.common.losses import read_losses
 from stages.common.text import visible
-from stages.report import drawing
+from stages.report import charts, lineage
+from stages.report.samples import error_samples
 
 LABELS = {"accept": "Accepted", "reject": "Rejected", "inconclusive": "Not accepted: inconclusive"}
 BASELINE = "reports/baseline"
+NONE = "\N{EN DASH}"
+MOST_DRAWN = 40
+"""Benchmarks in a chart, and rows of a sweep; the tables have all of them."""
+CARD_LIMIT = 40_000
+"""Characters of the data card."""
+_TOLD = ("experiment", "evidence", "guards", "outcome", "accepted", "words", "versions", "curve", "truncated")
+"""What the page shows of judge.json in its own form; other figures go into a table as they are."""
+
+_SEEN = ("sources", "contamination", "rows", "seed")
+"""The same of generate_data.json."""
 
 
 def gather(root: Path, params: Any) -> dict[str, Any]:
@@ -27,58 +41,145 @@ def gather(root: Path, params: Any) -> dict[str, Any]:
     val = {name: read_json(reports / name / "val.json") for name in ("baseline", "eval_val")}
     fingerprint = val["eval_val"].get("fingerprint", {})
     test = {name: read_json(reports / name / "test.json") for name in ("baseline", "eval_test")}
+    card = reports / "data_card.md"
     try:
+        for key in ("initial_loss", "final_loss", "steps", "epochs", "trainable_parameters", "total_parameters", "runtime_s"):
+            train[key]
+        scores = _validation(verdict, val["eval_val"], val["baseline"])
+        differences = _differences(verdict["evidence"])
         return {
             "experiment": params.experiment,
             "params": params,
             "verdict": verdict,
+            "verdict_sha256": sha256_file(reports / "judge.json"),  # so that track knows whose page it is
             "label": LABELS[verdict["outcome"]],
             "vetoes": [guard for guard in verdict["guards"] if not guard["passed"]],
-            "scores": _validation(verdict, val["eval_val"], val["baseline"]),
-            "test_scores": _test(test["eval_test"], test["baseline"]),
-            "curve": drawing.curve(read_losses(reports / "loss.csv")),
+            "figures": _figures({key: value for key, value in verdict.items() if key not in _TOLD}),
+            "scores": scores,
+            "scores_chart": _forest(scores, "Validation accuracy with 95 % intervals"),
+            "differences": differences,
+            "differences_chart": charts.draw(
+                partial(charts.differences, differences[:MOST_DRAWN], verdict["evidence"]["min_effect"]),
+                "Paired differences with 95 % intervals: " + "; ".join(row["label"] for row in differences[:MOST_DRAWN]),
+            ),
+            "test_scores": (test_scores := _test(test["eval_test"], test["baseline"])),
+            "test_chart": _forest(test_scores, "Test accuracy with 95 % intervals"),
+            **_losses(reports / "loss.csv"),
+            "samples": error_samples(root, verdict["experiment"]["incumbent"]),
             "data": data,
-            "contaminated": sum(source["contaminated"] for source in data["sources"].values()),
+            "data_figures": _figures({key: value for key, value in data.items() if key not in _SEEN}),
+            "data_columns": _columns(data["sources"]),
+            "contaminated": sum(source.get("contaminated") or 0 for source in data["sources"].values()),
+            "data_card": card.read_text(encoding="utf-8", errors="replace")[:CARD_LIMIT] if card.is_file() else "",
             "train": train,
+            "train_rows": _rows(train),
             "benchmark": benchmark,
-            "engine": " ".join(str(fingerprint[key]) for key in ("engine", "engine_version", "dtype") if fingerprint.get(key)),
-            "timings": {
-                "training": train["runtime_s"],
-                "validation of the candidate": val["eval_val"]["runtime_s"],
-                "validation of the baseline": val["baseline"]["runtime_s"],
-            },
-        }
+            "engine": " ".join(str(fingerprint[key]) for key in ("engine_version", "dtype", "device") if fingerprint.get(key)),
+            "timings": _timings({"generate_data": data, "train": train, "baseline": val["baseline"], "eval_val": val["eval_val"],
+                                 "baseline, test": test["baseline"], "eval_test": test["eval_test"], "build_benchmark": benchmark}),
+            **_history(root),
+        }  # fmt: skip
     except KeyError as error:
         fix = "run 'dvc repro' to make the reports again"
         raise PawlError(f"a report lacks the figure {error}", where=str(reports), fix=fix) from None
 
 
+def _side(benchmark: str, side: str, scores: dict[str, Any]) -> dict[str, Any]:
+    """One mark of a forest plot, and one row of its table."""
+    share, n, lenient = scores["accuracy"], scores["n"], scores.get("lenient")
+    low, high = wilson(round(share * n), n)
+    label = f"{benchmark}, {side}: {100 * share:.1f} % ({100 * low:.1f} to {100 * high:.1f}), n = {n}"
+    return {"benchmark": benchmark, "side": side, "share": share, "low": low, "high": high, "lenient": lenient, "n": n, "label": label}
+
+
 def _validation(verdict: dict[str, Any], candidate: dict[str, Any], baseline: dict[str, Any]) -> list[dict[str, Any]]:
-    """One drawing a benchmark, all of them together first; the baseline is drawn apart where it is not the incumbent."""
+    """Candidate, incumbent and, where it is another, baseline, for each benchmark, all items first."""
     evidence = verdict["evidence"]
     incumbent_is_base = verdict["experiment"]["incumbent"] == BASELINE
-    parts = []
-    for name, figures in [("", evidence["pooled"]), *sorted(evidence["benchmarks"].items())]:
-        sides = [("candidate", "candidate", _of(candidate, name))]
-        incumbent = figures["incumbent"]
-        sides.append(("baseline" if incumbent_is_base else "incumbent", "incumbent", {"n": figures["n"], **incumbent}))
-        if not incumbent_is_base and (base := _of(baseline, name, optional=True)):
-            sides.append(("baseline", "baseline", base))
-        parts.append({"name": name, "figures": figures, "bars": drawing.bars(sides)})
-    return parts if len(parts) > 2 else parts[:1]
+    rows = []
+    for name, figures in _groups(evidence["pooled"], evidence["benchmarks"]):
+        title = name or "All items"
+        rows.append(_side(title, "candidate", _of(candidate, name)))
+        rows.append(_side(title, "baseline" if incumbent_is_base else "incumbent", {"n": figures["n"], **figures["incumbent"]}))
+        if not incumbent_is_base and (base := baseline["benchmarks"].get(name) if name else baseline["overall"]):
+            rows.append(_side(title, "baseline", base))
+    return rows
+
+
+def _differences(evidence: dict[str, Any]) -> list[dict[str, Any]]:
+    keys = ("difference", "low", "high", "p_better", "n", "candidate_only", "incumbent_only")
+    rows = [
+        {"benchmark": name or "All items", "lenient": part.get("lenient_difference"), **{key: part[key] for key in keys}}
+        for name, part in _groups(evidence["pooled"], evidence["benchmarks"])
+    ]
+    return [{**row, "label": f"{row['benchmark']}: {100 * row['difference']:+.1f} points "
+             f"({100 * row['low']:+.1f} to {100 * row['high']:+.1f})"} for row in rows]  # fmt: skip
 
 
 def _test(candidate: dict[str, Any], baseline: dict[str, Any]) -> list[dict[str, Any]]:
-    names = ["", *sorted(candidate["benchmarks"])]
-    sides = [("candidate", "candidate", candidate), ("baseline", "baseline", baseline)]
-    return [{"name": name, "bars": drawing.bars([(label, kind, _of(summary, name)) for label, kind, summary in sides])} for name in names]
+    sides = (("candidate", candidate), ("baseline", baseline))
+    names = [name for name, _ in _groups({}, candidate["benchmarks"])]
+    return [_side(name or "All items", side, _of(summary, name)) for name in names for side, summary in sides]
 
 
-def _of(summary: dict[str, Any], name: str, *, optional: bool = False) -> Any:
-    """The scores of one benchmark of a summary, of all together for the empty name."""
-    if optional:
-        return summary["benchmarks"].get(name) if name else summary["overall"]
+def _groups(pooled: Any, benchmarks: dict[str, Any]) -> list[tuple[str, Any]]:
+    """All items under the empty name, then each benchmark; a single benchmark is all items."""
+    return [("", pooled), *(sorted(benchmarks.items()) if len(benchmarks) > 1 else [])]
+
+
+def _of(summary: dict[str, Any], name: str) -> dict[str, Any]:
     return summary["benchmarks"][name] if name else summary["overall"]
+
+
+def _forest(rows: list[dict[str, Any]], title: str) -> dict[str, str]:
+    shown = set(list(dict.fromkeys(row["benchmark"] for row in rows))[:MOST_DRAWN])
+    drawn = [{**row, "benchmark": visible(row["benchmark"], 60)} for row in rows if row["benchmark"] in shown]
+    return charts.draw(partial(charts.scores, drawn), f"{title}: " + "; ".join(row["label"] for row in drawn))
+
+
+def _losses(path: Path) -> dict[str, Any]:
+    points = [{"step": row.step, "split": row.split, "loss": row.loss} for row in read_losses(path)]
+    finite = [point for point in points if math.isfinite(point["loss"])]
+    ends = {split: [point["loss"] for point in finite if point["split"] == split] for split in ("train", "eval")}
+    told = "; ".join(f"{split} from {found[0]:.3g} to {found[-1]:.3g}" for split, found in ends.items() if found)
+    return {"curve": charts.draw(partial(charts.losses, points), f"Loss by step: {told}"), "curve_told": told}
+
+
+def _columns(sources: dict[str, Any]) -> list[str]:
+    """The counts that sources have: the known ones in their order of filtering, then the others."""
+    known = ("read", "bad", "duplicates", "contaminated", "too_long", "unused")
+    found = {key for source in sources.values() for key, value in source.items() if lineage.number(value) is not None}
+    return [*(key for key in known if key in found), *sorted(found - {*known, "kept"}), "kept"]
+
+
+def _rows(train: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Figures of train.json that the page does not show elsewhere."""
+    told = {"runtime_s", "tokens_per_s", "peak_memory_gib", "initial_loss", "final_loss", "steps", "epochs", "trainable_parameters"}
+    return [pair for pair in _figures(train) if pair[0] not in {*told, "total_parameters"}]
+
+
+def _figures(report: dict[str, Any], most: int = 60) -> list[tuple[str, float]]:
+    """The numbers of a report by dotted key. Numbers only: a text in there may be anything, also a question of the test split."""
+    found = [(name, value) for name, value in flatten(report).items() if lineage.number(value) is not None]
+    return found[:most]
+
+
+def _timings(reports: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    keys = ("runtime_s", "tokens_per_s", "peak_memory_gib")
+    rows = [{"stage": stage, **{key: lineage.number(report.get(key)) for key in keys}} for stage, report in reports.items()]
+    return [row for row in rows if row["runtime_s"] is not None]
+
+
+def _history(root: Path) -> dict[str, Any]:
+    cards, broken = lineage.read_experiments(root / "experiments")
+    nodes, edges = lineage.drawn(cards)
+    sweeps = lineage.read_sweeps(root)
+    for sweep in sweeps:
+        sweep["chart"] = charts.draw(partial(charts.sweep, sweep["rows"][:MOST_DRAWN]), f"Accuracies of the sweep from {sweep['base']}")
+    champion = next((card for card in cards if card["champion"]), None)
+    path = [card for card in cards if card["on_path"]]
+    chart = charts.draw(partial(charts.search, nodes, edges), f"{len(cards)} experiments by validation accuracy") if nodes else {}
+    return {"cards": cards, "broken": broken, "champion": champion, "path": path, "search_chart": chart, "sweeps": sweeps}
 
 
 def render(content: dict[str, Any]) -> str:
@@ -94,11 +195,16 @@ def render(content: dict[str, Any]) -> str:
         trim_blocks=True, lstrip_blocks=True, finalize=lambda value: visible(value, 20_000) if type(value) is str else value,
     )  # fmt: skip
     environment.filters |= {
-        "percent": lambda share: Markup(f"{100 * share:.1f}&nbsp;%"),
-        "signed": lambda share: f"{round(100 * share, 1) + 0.0:+.1f}",
-        "p": lambda value: "p < 0.0001" if value < 1e-4 else f"p = {value:.4f}",
-        "count": lambda number: f"{number:,}",
-        "seconds": lambda value: f"{value:.0f} s",
+        "percent": lambda share: NONE if share is None else Markup(f"{100 * share:.1f}&nbsp;%"),
+        "signed": lambda share: NONE if share is None else f"{round(100 * share, 1) + 0.0:+.1f}",
+        "p": lambda value: "p unknown" if value is None else "p < 0.0001" if value < 1e-4 else f"p = {value:.4f}",
+        "count": lambda value: NONE if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.4g}",
+        "duration": lambda s: NONE if s is None else f"{s:.0f} s" if s < 120 else f"{s / 60:.0f} min" if s < 7200 else f"{s / 3600:.1f} h",
         "figure": lambda value: "none" if value is None else f"{value:.4g}",
+        "lines": lambda text: Markup("\n").join(visible(line, 2000) for line in str(text).splitlines()),
+        "drawing": lambda svg: Markup(svg),  # made by vl-convert, which escapes its texts
     }
-    return environment.get_template("page.html.j2").render(content)
+    try:
+        return environment.get_template("page.html.j2").render(content)
+    except jinja2.UndefinedError as error:
+        raise PawlError(f"a report lacks a figure: {error}", where="reports/", fix="run 'dvc repro' to make the reports again") from None

@@ -2,10 +2,12 @@
 
 python -m stages.track
 
-A run is found by its key (tag pawl.key): a hash of the parameters and of the reports without their times. A complete run
+A run is found by its key (tag pawl.key): a hash of the parameters, of what dvc.lock says came out, and of the verdict. A complete run
 is left alone, an incomplete one is completed, so the stage may run as often as it likes, also for results that DVC restored.
 The store is the server that MLFLOW_TRACKING_URI names, or mlflow.db and mlartifacts/ in the repository (in the main one, from a queue
-worker's clone too). tracking=none logs nothing. Test scores are logged under test/ and baseline_test/, for human eyes only.
+worker's clone too). Where it cannot be reached, the run waits in .pawl/spool and the next one delivers it. Runs of one sweep, or of one
+session of the agent, are nested under one parent. tracking=none logs nothing. What was measured on test items is under test/, for human
+eyes only.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def main() -> None:
         else:
             record = make_record(ROOT, {name: getattr(params, name) for name in SECTIONS})
             done = save(record, params.tracking.experiment, main_root())
-            print(f"track: run {record.name} {done} in MLflow, {len(record.metrics)} metric points; 'make ui' shows it")
+            if done != "spooled":
+                print(f"track: run {record.name} {done} in MLflow, {len(record.metrics)} metric points; 'make ui' shows it")
         # the same text always, so that an experiment that is put back finds the marker as it was
         write_text(ROOT / "reports/track.txt", "This working tree's results were logged; 'make ui' shows them.\n")
 

@@ -1,15 +1,19 @@
-"""What one MLflow run holds, worked out from params and reports without MLflow: a key, parameters, metrics with steps, tags."""
+"""What one MLflow run holds, worked out from params, lock and reports without MLflow."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stages.common.files import flatten, read_json, sha256_text
+import yaml
+
+from stages.common.files import flatten, read_json, sha256_file, sha256_text
 from stages.common.losses import Loss, read_losses
 from stages.common.text import plain
 
@@ -20,11 +24,15 @@ SCORES = {
     "val": "eval_val/val.json",
     "test": "eval_test/test.json",
     "baseline_val": "baseline/val.json",
-    "baseline_test": "baseline/test.json",
+    "test/baseline": "baseline/test.json",
 }
+"""Where a summary's scores go: what was measured on test items only under test/."""
 LOSSES = "loss.csv"
-TIMES = re.compile(r".*_s|peak_memory_gib")
+PAGE = "index.html"
+TIMES = re.compile(r".*_(s|ms|gib|at)|seconds|cost|latency.*")
 """Keys of reports that differ between identical runs (seconds, rates, memory): measured, but no part of what a run is."""
+MADE = re.compile(r"(models|data)/.*|reports/.*\.jsonl")
+"""Entries of dvc.lock that say what came out, byte for byte; the small reports beside them hold times too."""
 PARAM_LIMIT = 6000
 TAG_LIMIT = 5000
 
@@ -35,19 +43,45 @@ class Metric(NamedTuple):
     step: int
 
 
+class Dataset(NamedTuple):
+    """What a run read. `digest` is DVC's hash, `path` where it lies, `context` what it was used for."""
+
+    name: str
+    digest: str
+    path: str
+    context: str
+    rows: int
+
+
+class Parent(NamedTuple):
+    """The run that this one is nested under: a sweep, or a session of the agent."""
+
+    key: str
+    name: str
+    kind: str
+
+
 class Record(NamedTuple):
-    """One run. `key` is the same for the same params and results, whenever and wherever they were made."""
+    """One run. `key` is the same for the same params and results, whenever and wherever they were made.
+
+    `model` is registered under the name `register`, where that is set; `champion` moves the alias to it.
+    """
 
     key: str
     name: str
     params: dict[str, str]
     metrics: list[Metric]
     tags: dict[str, str]
-    artifacts: list[Path]
+    artifacts: list[tuple[Path, str]]
+    datasets: list[Dataset] = []  # noqa: RUF012 - never changed
+    parent: Parent | None = None
+    register: str = ""
+    model: Path | None = None
+    champion: bool = False
 
 
 def make_record(root: Path, sections: dict[str, Any]) -> Record:
-    """Build the record from the sections of params.yaml and the reports under `root`.
+    """Build the record from the sections of params.yaml, dvc.lock and the reports under `root`.
 
     Raises:
         PawlError: a report is missing or broken.
@@ -56,24 +90,91 @@ def make_record(root: Path, sections: dict[str, Any]) -> Record:
     values = {name: asdict(section) for name, section in sections.items()}
     reports = {name: read_json(folder / name) for name in REPORTS}
     losses = read_losses(folder / LOSSES)
-    parts = {
-        "params": values,
-        "reports": {name: without_times(report) for name, report in reports.items()},
-        "losses": [str(loss) for loss in losses],
-    }
-    key = sha256_text(json.dumps(parts, sort_keys=True))
+    lock = read_lock(root / "dvc.lock")
+    verdict = reports["judge.json"]
+    key = run_key(values, lock, reports, losses)
+    experiment, register = os.environ.get("DVC_EXP_NAME", ""), values["tracking"].get("register", "")
+    name = plain(values["experiment"]["name"], 200) or "unnamed"
+    tags = {**_tags(verdict), "pawl.key": key, "pawl.commit": _commit(root)}
     return Record(
         key=key,
-        name=plain(values["experiment"]["name"], 250) or "unnamed",
+        name=f"{name} ({plain(experiment, 40)})" if experiment else name,
         params={mlflow_name(name)[:250]: shown(value, PARAM_LIMIT) for name, value in flatten(values).items()},
         metrics=_scores(reports)
         + _teaching(reports["generate_data.json"])
         + _training(reports["train.json"])
-        + _evidence(reports["judge.json"])
+        + _evidence(verdict)
         + _losses(losses),
-        tags={**_tags(reports["judge.json"]), "pawl.key": key},
-        artifacts=[path for name in ("data_card.md", "judge.md", LOSSES, *REPORTS) if (path := folder / name).is_file()],
+        tags={**tags, "pawl.dvc_experiment": plain(experiment, 200)} if experiment else tags,
+        artifacts=_artifacts(folder),
+        datasets=_datasets(values, lock, reports),
+        parent=_parent(),
+        register=register,
+        model=root / "models/adapter" if register else None,
+        champion=verdict.get("outcome") == "accept" and not experiment,  # one of a sweep is no champion before it is adopted
     )
+
+
+def run_key(values: dict[str, Any], lock: dict[str, str], reports: dict[str, Any], losses: list[Loss]) -> str:
+    """A hash of the parameters, the lock's entries of what came out, and the verdict; of all reports where there is no lock."""
+    verdict = {name: reports["judge.json"].get(name) for name in ("outcome", "evidence")}
+    parts: dict[str, Any] = {"params": {**values, "tracking": None}, "verdict": without_times(verdict)}
+    if made := {path: digest for path, digest in lock.items() if MADE.fullmatch(path)}:
+        parts["lock"] = made
+    else:
+        parts["reports"] = {name: without_times(report) for name, report in reports.items()}
+        parts["losses"] = [str(loss) for loss in losses]
+    return sha256_text(json.dumps(parts, sort_keys=True))
+
+
+def read_lock(path: Path) -> dict[str, str]:
+    """Path and hash of everything that the stages in dvc.lock made; {} where there is no lock."""
+    try:
+        whole = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (OSError, yaml.YAMLError):
+        return {}
+    stages = whole.get("stages") if isinstance(whole, dict) else None
+    outs = [out for stage in (stages or {}).values() for out in stage.get("outs") or []]
+    return {str(out["path"]): str(out["md5"]) for out in outs if out.get("md5")}
+
+
+def _artifacts(folder: Path) -> list[tuple[Path, str]]:
+    """Small reports, what was measured on test items apart, and the page if it is of this verdict."""
+    found = []
+    for name in ("data_card.md", "judge.md", LOSSES, *REPORTS):
+        where = "test" if "test." in name else "reports"
+        found.append((folder / name, f"{where}/{Path(name).parent}".removesuffix("/.")))
+    page = folder / PAGE
+    if page.is_file() and f'content="{sha256_file(folder / "judge.json")}"' in page.read_text(encoding="utf-8"):
+        found.append((page, ""))
+    return [(path, where) for path, where in found if path.is_file()]
+
+
+def _datasets(values: dict[str, Any], lock: dict[str, str], reports: dict[str, Any]) -> list[Dataset]:
+    data, benchmark = plain(values["data"]["name"], 200), plain(values["benchmark"]["name"], 200)
+    rows = {
+        "data/train": (data, "training", reports["generate_data.json"].get("rows")),
+        "data/benchmark/val": (f"{benchmark}, validation", "validation", reports["eval_val/val.json"].get("overall", {}).get("n")),
+        "data/benchmark/test": (f"{benchmark}, test", "test", reports["eval_test/test.json"].get("overall", {}).get("n")),
+    }
+    return [Dataset(name, lock[path], path, use, int(n or 0)) for path, (name, use, n) in rows.items() if path in lock]
+
+
+def _parent() -> Parent | None:
+    """The agent names its session in PAWL_SESSION; DVC says which commit an experiment of `dvc exp run` started from."""
+    if session := os.environ.get("PAWL_SESSION", ""):
+        return Parent(sha256_text(f"session {session}"), f"agent session {plain(session, 100)}", "session")
+    if base := os.environ.get("DVC_EXP_BASELINE_REV", ""):
+        return Parent(sha256_text(f"sweep {base}"), f"sweep from {base[:7]}", "sweep")
+    return None
+
+
+def _commit(root: Path) -> str:
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
 
 
 def without_times(value: Any) -> Any:
@@ -101,7 +202,7 @@ def mlflow_name(name: str) -> str:
 
 
 def _scores(reports: dict[str, Any]) -> list[Metric]:
-    """val/NAME/accuracy and the like; `baseline_` before the split for the base model; test scores only under test/ and baseline_test/."""
+    """val/NAME/accuracy and the like, baseline_val/ for the base model; test scores only under test/ and test/baseline/."""
     found = []
     for prefix, file in SCORES.items():
         report = reports[file]
@@ -119,8 +220,9 @@ def _teaching(report: dict[str, Any]) -> list[Metric]:
 
 
 def _training(report: dict[str, Any]) -> list[Metric]:
-    names = ("initial_loss", "final_loss", "best_eval_loss", "steps", "rows", "runtime_s", "tokens_per_s", "peak_memory_gib")
-    return _metrics({f"train/{name}": report.get(name) for name in names})
+    """Every number of train.json, at the last step."""
+    last = report.get("steps") if isinstance(report.get("steps"), int) else 0
+    return [metric._replace(step=last or 0) for metric in _metrics({f"train/{name}": value for name, value in flatten(report).items()})]
 
 
 def _evidence(verdict: dict[str, Any]) -> list[Metric]:
@@ -131,7 +233,10 @@ def _evidence(verdict: dict[str, Any]) -> list[Metric]:
 
 
 def _metrics(values: dict[str, Any]) -> list[Metric]:
-    numbers = {name: value for name, value in values.items() if isinstance(value, (int, float)) and math.isfinite(value)}
+    numbers = {
+        name: value for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }  # fmt: skip
     return [Metric(mlflow_name(name), float(value), 0) for name, value in numbers.items()]
 
 
@@ -150,7 +255,7 @@ def _tags(verdict: dict[str, Any]) -> dict[str, str]:
         "pawl.hypothesis": experiment.get("hypothesis", ""),
         "pawl.incumbent": experiment.get("incumbent", ""),
         "pawl.parent": experiment.get("parent", ""),
-        "pawl.test_scores": "metrics under test/ and baseline_test/ are for human eyes: no decision may read them",
+        "pawl.test_scores": "metrics and artifacts under test/ are for human eyes: no decision may read them",
         "mlflow.note.content": words.get("Reason", ""),
     }
     return {name: shown(value, TAG_LIMIT) for name, value in tags.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 import time
@@ -13,18 +14,56 @@ from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.text import plain
-from stages.track.record import Metric, Record, without_credentials
+from stages.track import spool
+from stages.track.record import Metric, Parent, Record, without_credentials
 
 COMPLETE = "pawl.complete"
+CHAMPION = "champion"
 BATCH = {"metrics": 1000, "params": 100, "tags": 100}
 """The most that MLflow takes in one request."""
+_OURS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "ENDPOINT_NOT_FOUND")
+"""Refusals that waiting does not mend: the request itself is wrong."""
+
+
+class Unreachable(PawlError):
+    """The server or the store cannot be used at present."""
 
 
 def save(record: Record, experiment: str, home: Path) -> str:
-    """Write a record to the tracking server, or to the store in `home`, and say what was done: created, completed or unchanged.
+    """Write a record, and those that earlier runs could not deliver, and say what was done: created, completed, unchanged or spooled.
+
+    A server or store that cannot be used costs a warning and a file in .pawl/spool, not the result.
 
     Raises:
-        PawlError: the server or the store cannot be used.
+        PawlError: MLflow refuses the record itself.
+    """
+    try:
+        done = deliver(record, experiment, home)
+    except Unreachable as error:
+        spool.put(record, experiment, home)
+        waiting = len(spool.waiting(home))
+        print(
+            f"track: warning: {error}\n  {waiting} waiting in {spool.folder(home)}; the next run delivers them, or: python -m stages.track"
+        )
+        return "spooled"
+    for each in spool.waiting(home):
+        try:
+            held, under = spool.read(each)
+            deliver(held, under, home)
+        except PawlError as error:
+            print(f"track: warning: {each.name[:12]} stays in {spool.folder(home)}: {error}")
+            continue
+        spool.remove(each)
+        print(f"track: delivered {held.name}, which had waited in {spool.folder(home)}")
+    return done
+
+
+def deliver(record: Record, experiment: str, home: Path) -> str:
+    """Write a record to the tracking server, or to the store in `home`: created, completed or unchanged.
+
+    Raises:
+        Unreachable: the server or the store cannot be used.
+        PawlError: it refuses the record itself.
     """
     client, exceptions = _client(home)
     try:
@@ -37,7 +76,7 @@ def save(record: Record, experiment: str, home: Path) -> str:
 def _client(home: Path) -> tuple[Any, tuple[type[Exception], ...]]:
     """MLflow's client and what it raises where the store fails; an address is always set, since the default depends on the folder."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    for name, value in (("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"), ("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")):
+    for name, value in (("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"), ("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")):
         os.environ.setdefault(name, value)  # the library's own patience is many minutes
     for noisy in ("alembic", "mlflow.store.db.utils"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -57,8 +96,9 @@ def _client(home: Path) -> tuple[Any, tuple[type[Exception], ...]]:
 
 def _refusal(error: Exception, uri: str) -> PawlError:
     reason = without_credentials(plain(error, 300)) or type(error).__name__
-    fix = "start the server or correct MLFLOW_TRACKING_URI (unset: mlflow.db in the repository), then 'dvc repro'; or set tracking=none"
-    return PawlError(f"MLflow could not record the run: {reason}", where=without_credentials(uri), fix=fix)
+    fix = "start the server or correct MLFLOW_TRACKING_URI (unset: mlflow.db in the repository); or set tracking=none"
+    kind = PawlError if getattr(error, "error_code", "") in _OURS else Unreachable
+    return kind(f"MLflow could not record the run: {reason}", where=without_credentials(uri), fix=fix)
 
 
 @contextmanager
@@ -78,12 +118,16 @@ def _artifacts(uri: str, home: Path) -> str | None:
 
 def _save(client: Any, record: Record, experiment: str, artifacts: str | None) -> str:
     experiment_id = _experiment(client, experiment, artifacts)
-    wanted = f"tags.`pawl.key` = '{record.key}'"
-    found = client.search_runs([experiment_id], filter_string=wanted, order_by=["attributes.start_time ASC"], max_results=1)
-    if found and found[0].data.tags.get(COMPLETE) == "true":
+    found = _find(client, experiment_id, record.key)
+    if found and found.data.tags.get(COMPLETE) == "true":
         return "unchanged"
-    run = found[0] if found else client.create_run(experiment_id, run_name=record.name, tags={"pawl.key": record.key})
+    tags = {"pawl.key": record.key}
+    if record.parent:
+        tags["mlflow.parentRunId"] = _parent(client, experiment_id, record.parent)
+    run = found or client.create_run(experiment_id, run_name=record.name, tags=tags)
     _fill(client, run.info.run_id, record)
+    _inputs(client, run.info.run_id, record)
+    _register(client, run, record)
     client.set_terminated(run.info.run_id, "FINISHED")
     client.set_tag(run.info.run_id, COMPLETE, "true")  # last: without it the next attempt goes over everything again
     return "completed" if found else "created"
@@ -96,6 +140,22 @@ def _experiment(client: Any, name: str, artifacts: str | None) -> str:
     if found:
         return str(found.experiment_id)
     return str(client.create_experiment(name, artifact_location=artifacts))
+
+
+def _find(client: Any, experiment_id: str, key: str) -> Any:
+    wanted = f"tags.`pawl.key` = '{key}'"
+    found = client.search_runs([experiment_id], filter_string=wanted, order_by=["attributes.start_time ASC"], max_results=1)
+    return found[0] if found else None
+
+
+def _parent(client: Any, experiment_id: str, parent: Parent) -> str:
+    """The run of a sweep or session, made by the first of its children."""
+    if found := _find(client, experiment_id, parent.key):
+        return str(found.info.run_id)
+    tags = {"pawl.key": parent.key, "pawl.kind": parent.kind, COMPLETE: "true"}
+    run = client.create_run(experiment_id, run_name=parent.name, tags=tags)
+    client.set_terminated(run.info.run_id, "FINISHED")
+    return str(run.info.run_id)
 
 
 def _fill(client: Any, run_id: str, record: Record) -> None:
@@ -113,9 +173,53 @@ def _fill(client: Any, run_id: str, record: Record) -> None:
         client.log_batch(run_id, params=part)
     for part in _batches(tags, BATCH["tags"]):
         client.log_batch(run_id, tags=part)
-    for path in record.artifacts:
-        folder = "" if path.parent.name == "reports" else path.parent.name
-        client.log_artifact(run_id, str(path), artifact_path=f"reports/{folder}".rstrip("/"))
+    for path, folder in record.artifacts:
+        client.log_artifact(run_id, str(path), artifact_path=folder or None)
+
+
+def _inputs(client: Any, run_id: str, record: Record) -> None:
+    """The data sets by their hashes; one that is logged again stays one."""
+    from mlflow.entities import Dataset as Entity
+    from mlflow.entities import DatasetInput, InputTag
+
+    inputs = [
+        DatasetInput(
+            Entity(
+                each.name, each.digest, "dvc", json.dumps({"path": each.path, "md5": each.digest}), profile=json.dumps({"rows": each.rows})
+            ),
+            [InputTag("mlflow.data.context", each.context)],
+        )
+        for each in record.datasets
+    ]
+    if inputs:
+        client.log_inputs(run_id, datasets=inputs)
+
+
+def _register(client: Any, run: Any, record: Record) -> None:
+    """The model as a version in the registry, once a run; the alias goes to it if it was accepted.
+
+    The weights are copied into the run's artifacts: a registry takes no path of another machine.
+    """
+    if not record.register or record.model is None or not record.model.is_dir():
+        return
+    from mlflow.exceptions import MlflowException
+
+    run_id = run.info.run_id
+    versions = [each for each in client.search_model_versions(f"run_id = '{run_id}'") if each.name == record.register]
+    if versions:
+        version = versions[0].version
+    else:
+        try:
+            client.create_registered_model(record.register)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        client.log_artifacts(run_id, str(record.model), artifact_path="model")
+        source = f"{run.info.artifact_uri}/model"
+        tags = {name: record.tags[name] for name in ("pawl.key", "pawl.outcome", "pawl.commit") if name in record.tags}
+        version = client.create_model_version(record.register, source, run_id=run_id, tags=tags).version
+    if record.champion:
+        client.set_registered_model_alias(record.register, CHAMPION, version)
 
 
 def _missing(client: Any, run_id: str, metrics: Iterable[Metric]) -> list[Metric]:

@@ -98,15 +98,39 @@ def test_a_learning_rate_changed_and_changed_back_retrains_nothing_and_is_tracke
     folder, found = smoke
     edit_params(folder, "train.learning_rate=5e-4")
     assert "train" in ran(run_in(folder, "dvc", "repro").stdout)
-    edit_params(folder)
-    back = ran(run_in(folder, "dvc", "repro").stdout)
-    assert not set(back) & {"fetch_model", "build_benchmark", "generate_data", "baseline", "train", "eval_val", "eval_test"}
+    for overrides in ([], ["train.learning_rate=5e-4"], []):
+        edit_params(folder, *overrides)
+        back = ran(run_in(folder, "dvc", "repro").stdout)
+        assert not set(back) & {"fetch_model", "build_benchmark", "generate_data", "baseline", "train", "eval_val", "eval_test"}
     assert reports(folder) == found
-    count = (
-        "import mlflow, pathlib; mlflow.set_tracking_uri('sqlite:///' + str(pathlib.Path('mlflow.db').resolve()));"
-        "runs = mlflow.search_runs(experiment_names=['pawl']); print(len(runs), (runs['status'] == 'FINISHED').all())"
-    )
-    assert run_in(folder, sys.executable, "-c", count).stdout.split() == ["3", "True"], "three configurations, five repros"
+    runs = tracked(folder)
+    assert len(runs) == 3, "three configurations, six repros"
+    for run in runs:
+        assert run["status"] == "FINISHED" and run["complete"] == "true" and run["losses"] == [1, 2, 3, 4]
+        assert {"data_card.md", "judge.json", "train.json", "loss.csv"} <= set(run["reports"]) and run["page"] and run["inputs"] == 3
+
+
+TRACKED = """
+import json, pathlib
+from mlflow.tracking import MlflowClient
+client = MlflowClient("sqlite:///" + str(pathlib.Path("mlflow.db").resolve()))
+found = []
+for run in client.search_runs([client.get_experiment_by_name("pawl").experiment_id]):
+    id, tags = run.info.run_id, run.data.tags
+    found.append({
+        "id": id, "status": run.info.status, "complete": tags.get("pawl.complete"), "kind": tags.get("pawl.kind", "run"),
+        "parent": tags.get("mlflow.parentRunId"), "rate": run.data.params.get("train.learning_rate"),
+        "losses": sorted(point.step for point in client.get_metric_history(id, "loss/train")), "inputs": len(run.inputs.dataset_inputs),
+        "reports": [pathlib.Path(each.path).name for each in client.list_artifacts(id, "reports")],
+        "page": "index.html" in [each.path for each in client.list_artifacts(id)],
+    })
+print(json.dumps(found))
+"""
+
+
+def tracked(folder: Path) -> list[dict[str, Any]]:
+    """Every run in the working tree's MLflow store."""
+    return json.loads(run_in(folder, sys.executable, "-c", TRACKED).stdout.splitlines()[-1])
 
 
 def test_an_experiment_that_is_not_proven_better_is_recorded_and_put_back(smoke: tuple[Path, dict[str, Any]]) -> None:
@@ -127,23 +151,52 @@ def test_an_experiment_that_is_not_proven_better_is_recorded_and_put_back(smoke:
     assert again.returncode == 1 and "0002" in again.stderr, "a repeat is refused by name"
 
 
-def test_sweeps_and_single_experiments_run_through_dvc(smoke: tuple[Path, dict[str, Any]]) -> None:
+def test_a_sweep_on_two_workers_is_trained_tracked_shown_and_adopted(smoke: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = smoke
-    queued = run_in(folder, "dvc", "exp", "run", "--queue", "-S", "judge.alpha=choice(0.02,0.03)").stdout
-    assert len(re.findall(r"Queued experiment '[\w-]+'", queued)) == 2
-    run_in(folder, "dvc", "queue", "start")
+    before = tracked(folder)
+    queued = run_in(folder, "dvc", "exp", "run", "--queue", "-S", "train.learning_rate=choice(1e-4,3e-4)").stdout
+    names = re.findall(r"Queued experiment '([\w-]+)'", queued)
+    assert len(names) == 2
+    run_in(folder, "dvc", "queue", "start", "-j", "2")
     deadline = time.time() + 900
     while time.time() < deadline:
         status = run_in(folder, "dvc", "queue", "status").stdout
         if not re.search(r"\b(Running|Queued)\b", status):
             break
         time.sleep(3)
-    assert len(re.findall(r"\bSuccess\b", status)) == 2, status + run_in(folder, "dvc", "queue", "logs", "-h", ok=False).stdout
-    shown = json.loads(run_in(folder, "dvc", "exp", "show", "--json").stdout)
-    levels = {
-        experiment["revs"][0]["data"]["params"]["params.yaml"]["data"]["judge"]["alpha"] for experiment in shown[-1]["experiments"] or []
-    }
-    assert levels == {0.02, 0.03}
+    assert len(re.findall(r"\bSuccess\b", status)) == 2, status + run_in(folder, "dvc", "queue", "logs", names[0], ok=False).stdout
+
+    runs = [run for run in tracked(folder) if run["id"] not in {run["id"] for run in before}]
+    (parent,) = [run for run in runs if run["kind"] == "sweep"]
+    children = [run for run in runs if run["parent"] == parent["id"]]
+    assert {run["rate"] for run in children} == {"0.0001", "0.0003"} and len(runs) == 3, "two workers at once lose no run"
+    assert all(run["complete"] == "true" and run["losses"] == [1, 2, 3, 4] for run in children)
+
+    table = run_in(folder, "make", "compare").stdout
+    assert all(name in table for name in names) and "train.learning_rate" in table, table
+    assert max(len(line.rstrip()) for line in table.splitlines()) <= 200, "it fits a screen"
+    run_in(folder, "make", "page")
+    page = (folder / "reports/index.html").read_text(encoding="utf-8")
+    assert "Sweep from" in page and all(name in page for name in names)
+
+    adopted = run_in(folder, sys.executable, "-m", "agent", "adopt", names[0])
+    assert ran(adopted.stdout) == ["judge", "report", "track"], "what the sweep had done is not done again"
+    record = json.loads(run_in(folder, sys.executable, "-m", "agent", "history", "--json").stdout)[-1]
+    assert record["slug"] == names[0] and record["status"] in ("DISCARDED", "INCONCLUSIVE") and record["evidence"]["n"] == 16
+    assert record["slug"] in (folder / "reports/index.html").read_text(encoding="utf-8"), "the agent rebuilds the page for each record"
+    assert run_in(folder, "git", "status", "--porcelain").stdout == "" and ran(run_in(folder, "dvc", "repro").stdout) == []
+
+
+def test_dvc_shows_plots_and_differences_and_refuses_a_wrong_type(smoke: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = smoke
+    shown = run_in(folder, "dvc", "plots", "show", "-o", ".pawl/plots")
+    html = (folder / ".pawl/plots/index.html").read_text(encoding="utf-8")
+    assert "WARNING" not in shown.stderr and "Loss by step" in html and '"split"' in html
+    edit_params(folder, "judge.alpha=0.02")
+    run_in(folder, "dvc", "repro")
+    assert "evidence.alpha" in run_in(folder, "dvc", "metrics", "diff").stdout
+    edit_params(folder)
+    run_in(folder, "dvc", "repro")
     refused = run_in(folder, "dvc", "exp", "run", "-S", "train.learning_rate=abc", ok=False)
     assert refused.returncode != 0 and "learning_rate" in refused.stderr + refused.stdout
 

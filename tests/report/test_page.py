@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
+import subprocess
+from functools import lru_cache
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,12 +17,14 @@ from stages.common.errors import PawlError
 from stages.common.files import read_json, write_json
 from stages.common.schema import Experiment, Judge
 from stages.judge.__main__ import judge_reports
-from stages.report import drawing
-from stages.report.page import gather, render
-from tests.synthetic import make_rows, write_losses, write_run, write_side
+from stages.report import charts, lineage
+from stages.report.page import _losses, gather, render
+from stages.report.samples import EACH, error_samples
+from tests.report.history import HOSTILE, write_experiment, write_search
+from tests.synthetic import make_row, make_rows, write_losses, write_run, write_side
 
-HOSTILE = '</script><script>alert(1)</script><img src=x onerror=alert(1)> {{7*7}} {% if %} "quoted" \' & \x00 \x1b[31m \u202e txet'
-VOID = {"meta", "line", "rect", "path", "polyline", "br", "img", "link"}
+VOID = {"meta", "rect", "polyline", "br", "img", "link"}
+INTERNAL = re.compile(r"#[\w-]+")
 
 
 class Page(HTMLParser):
@@ -49,6 +56,16 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(autouse=True, scope="module")
+def drawn_once():
+    """The same chart is drawn once: most tests here have the same run."""
+    real = charts.vl_convert
+    draw = lru_cache(maxsize=None)(lambda text: real.vegalite_to_svg(json.loads(text)))
+    charts.vl_convert = SimpleNamespace(vegalite_to_svg=lambda spec: draw(json.dumps(spec)))
+    yield
+    charts.vl_convert = real
 
 
 @pytest.fixture
@@ -83,8 +100,9 @@ def test_the_page_asks_nothing_of_the_network_and_runs_nothing(run, params):
     html = render(gather(run, params))
     tags = Page(html).tags
     assert not {tag for tag, _ in tags} & {"script", "link", "img", "iframe", "object", "embed", "form", "base"}
-    assert not [attrs for _, attrs in tags if any(name in attrs for name in ("src", "href", "srcset", "action"))]
-    assert not re.search(r"url\(|@import|https?://", html)
+    assert not [attrs for _, attrs in tags if any(name in attrs for name in ("src", "srcset", "action", "xlink:href", "target"))]
+    assert all(INTERNAL.fullmatch(attrs["href"] or "") for _, attrs in tags if "href" in attrs)
+    assert not re.search(r"url\((?!#)|@import|https?://", html)
     assert not [name for _, attrs in tags for name in attrs if name.startswith("on")]
 
 
@@ -93,7 +111,7 @@ def test_test_scores_are_folded_away_and_nowhere_else(run, params):
     summary = read_json(path)
     summary["overall"]["accuracy"] = 0.4321
     write_json(path, summary)
-    before, _, after = render(gather(run, params)).partition("<h2>Test scores</h2>")
+    before, _, after = render(gather(run, params)).partition('<h2 id="test">Test scores</h2>')
     folded = after[after.index("<details") : after.index("</details>")]
     assert "43.2&nbsp;%" in folded and "43.2&nbsp;%" not in before + after.replace(folded, "")
     assert "<details open" not in before + after and "No decision has read them" in folded
@@ -130,12 +148,10 @@ def test_identical_runs_differ_only_in_the_line_of_timings(run, params):
 
 def test_the_baseline_is_drawn_beside_another_incumbent(run, params):
     write_side(run / "experiments" / "0001-first", make_rows(0.4, seed=8))
-    text = page(judged(run, "experiments/0001-first"), params).text
-    assert "incumbent, strict" in text and "baseline, lenient" in text and "candidate, strict" in text
-
-
-def test_lists_keep_their_blanks(run, params):
-    assert "validation of the candidate 240 s, validation of the baseline" in page(run, params).text
+    content = gather(judged(run, "experiments/0001-first"), params)
+    sides = [row["side"] for row in content["scores"] if row["benchmark"] == "All items"]
+    assert sides == ["candidate", "incumbent", "baseline"]
+    assert all(f"All items, {side}: " in content["scores_chart"]["wide"] for side in sides)
 
 
 def test_a_veto_and_an_open_question_are_said_at_the_top(run, params):
@@ -145,17 +161,149 @@ def test_a_veto_and_an_open_question_are_said_at_the_top(run, params):
 
 
 @pytest.mark.parametrize("losses", [[], [1.0], [float("nan"), float("inf")], [0.0, 0.0, 0.0], [1e9, 1e-9], [3.0, 2.0, float("nan")]])
-def test_any_loss_curve_makes_a_valid_page(run, params, losses):
-    write_losses(run / "reports/loss.csv", losses, held_out=losses)
-    for tag, attrs in page(run, params).tags:
-        if tag in ("polyline", "rect", "line"):
-            assert not re.search(r"nan|inf", " ".join(str(value) for value in attrs.values()))
+def test_any_loss_curve_makes_a_valid_drawing(losses, tmp_path):
+    write_losses(tmp_path / "loss.csv", losses, held_out=losses)
+    drawn = _losses(tmp_path / "loss.csv")["curve"]
+    assert bool(drawn) == any(math.isfinite(loss) for loss in losses)
+    for svg in drawn.values():
+        for tag, attrs in Page(svg).tags:
+            assert not re.search(r"nan|infinity", " ".join(str(value) for value in attrs.values()), re.IGNORECASE), tag
 
 
-def test_bars_stay_inside_the_drawing():
-    for share, n in ((0.0, 1), (1.0, 1), (0.5, 7), (1.0, 10_000)):
-        row = drawing.bar("x", "candidate", share, n)
-        assert drawing.LEFT <= row["x_low"] <= row["x"] <= row["x_high"] <= drawing.WIDTH - drawing.RIGHT
+def test_a_long_curve_is_thinned_but_keeps_its_ends():
+    points = [{"step": k, "loss": 1.0, "split": "train"} for k in range(100_000)]
+    kept = charts.thinned(points)
+    assert len(kept) == charts.MOST_POINTS and (kept[0]["step"], kept[-1]["step"]) == (0, 99_999)
+
+
+def test_drawings_on_one_page_share_no_identifier(run, params):
+    found = re.findall(r'\bid="([^"]+)"', render(gather(run, params)))
+    assert len(found) == len(set(found))
+
+
+def test_the_champions_path_and_every_experiment_are_on_the_page(run, params):
+    path = write_search(run / "experiments", 30)
+    content = gather(run, params)
+    assert [card["folder"] for card in content["path"]] == path and content["champion"]["folder"] == path[-1]
+    shown = Page(render(content))
+    ids = {attrs.get("id") for _, attrs in shown.tags}
+    assert {f"exp-{k}" for k in range(1, 31)} <= ids
+    assert {attrs["href"] for _, attrs in shown.tags if "href" in attrs} <= {f"#{name}" for name in ids if name}, "a link leads nowhere"
+    assert f"The champion is {path[-1]} ; its path: 0001 →" in shown.text
+
+
+def test_a_card_says_what_was_tried_why_and_what_came_of_it(run, params):
+    write_experiment(run / "experiments", 1, "start", "KEPT", changes=[], accuracy=0.4)
+    write_experiment(
+        run / "experiments", 2, "half-rate", "DISCARDED", parent="0001-start", incumbent="experiments/0001-start", accuracy=0.3,
+        words={"Reason": "It forgets."}, cost={"tokens": 1234, "money": 0.05},
+    )  # fmt: skip
+    write_experiment(run / "experiments", 3, "too-big", "CRASHED", parent="0001-start", reason="dvc repro failed at train: out of memory")
+    text = page(run, params).text
+    for told in ("half-rate helps", "train.learning_rate 0.001 → 0.0005", "50.0 % → 30.0 %", "-20.0 points (-25.0 to -15.0)", "It forgets.",
+                 "7 min", "cost.tokens 1234", "out of memory", "▲ kept 1", "● discarded 1", "✚ crashed 1"):  # fmt: skip
+        assert told in text, told
+
+
+def test_a_broken_record_is_named_and_the_rest_is_shown(run, params):
+    write_experiment(run / "experiments", 1, "start", "KEPT")
+    for name, text in (("0002-broken", "{"), ("0003-list", "[]"), ("notes", ""), ("0004-deep", "[" * 100_000)):
+        (run / "experiments" / name).mkdir()
+        (run / "experiments" / name / "record.json").write_text(text)
+    write_experiment(run / "experiments", 5, "loop", "KEPT", parent="0005-loop")
+    write_experiment(run / "experiments", 6, "odd", "DISCARDED", evidence="none", changes="none", hypothesis=None, parent="0099-gone")
+    text = page(run, params).text
+    assert "0002-broken, 0003-list, 0004-deep, notes" in text and "0001-start" in text and "3 experiments" in text
+
+
+def test_error_samples_are_of_validation_and_first_what_got_lost(run, params):
+    write_side(run / "reports/baseline", [make_row(k, k < 3) for k in range(40)])
+    rows = [make_row(k, k >= 20, prediction=None if k >= 20 else f"wrong {k}") for k in range(40)]
+    write_side(run / "reports/eval_val", rows)
+    write_items(run, rows)
+    (part,) = error_samples(run, "reports/baseline")
+    assert (part["n"], part["wrong"], part["lost"], len(part["items"])) == (40, 20, 3, EACH)
+    assert {sample["reply"] for sample in part["items"][:3]} == {"wrong 0", "wrong 1", "wrong 2"}
+    assert all(sample["incumbent_right"] for sample in part["items"][:3]) and not part["items"][3]["incumbent_right"]
+    assert all(f"val question {sample['reply'].split()[1]}" == sample["question"] for sample in part["items"])
+    assert error_samples(run, "reports/baseline") == [part]
+
+
+def write_items(run, rows):
+    folder = run / "data/benchmark/val"
+    folder.mkdir(parents=True, exist_ok=True)
+    items = [{"item_id": row.item_id, "question": f"val question {int(row.gold) - 100}"} for row in rows]
+    (folder / "chain_sum.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+
+
+def test_no_text_of_the_test_split_is_shown(run, params):
+    html = render(gather(run, params))
+    assert "SECRET TEST QUESTION" not in html  # of generate_data.json's hits
+    rows = read_json(run / "reports/generate_data.json")
+    write_json(run / "reports/generate_data.json", {**rows, "new": {"example": "ANOTHER SECRET", "share": 0.25}})
+    text = page(run, params).text
+    assert "ANOTHER SECRET" not in text and "new.share 0.25" in text
+
+
+def test_reports_with_new_keys_and_without_optional_ones_are_shown(run, params):
+    verdict = read_json(run / "reports/judge.json")
+    del verdict["curve"]
+    write_json(run / "reports/judge.json", {**verdict, "looks": {"number": 7, "alpha_spent": 0.01}})
+    data = read_json(run / "reports/generate_data.json")
+    for source in data["sources"].values():
+        del source["too_long"]
+        source["low_quality"] = 4
+    del data["tokens"]
+    write_json(run / "reports/generate_data.json", data)
+    text = page(run, params).text
+    assert "looks.number 7" in text and "low quality" in text and "too long" not in text
+
+
+@pytest.mark.parametrize("more", [None, {"items": 1511, "towards": "accept", "power": 0.8}, {"items": None, "repeats": 3}])
+def test_looks_guards_and_a_language_models_opinion_are_told_where_the_verdict_has_them(run, params, more):
+    verdict = read_json(run / "reports/judge.json")
+    evidence = verdict["evidence"]
+    evidence |= {"level": 0.0076, "look": 2, "further_items": more}
+    evidence["guarded"] = [{"benchmark": HOSTILE, "low": -0.15, "high": 0.07, "margin": 0.1, "verdict": "unknown"}]
+    opinion = {"decision": "no", "veto": True, "failed": None, "disagreement": HOSTILE}
+    write_json(run / "reports/judge.json", {**verdict, "outcome": "inconclusive", "opinion": opinion})
+    text = page(run, params).text
+    assert "accepted below 0.0076 (look 2 at these items, 0.05 over all looks)" in text
+    assert "-15.0 to +7.0 points, unknown" in text and "veto: True" in text
+    assert ("more items would decide towards “accept”" in text) == bool(more and more["items"])
+
+
+def test_sweeps_are_read_from_dvcs_refs(run, params):
+    def git(*arguments, **more):
+        identity = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")
+        return subprocess.run(["git", *identity, *arguments], cwd=run, check=True, capture_output=True, text=True, **more).stdout.strip()
+
+    git("init", "-q")
+    (run / "params.yaml").write_text("train: {learning_rate: 0.001, seed: 1}\nexperiment: {name: a}\n")
+    git("add", "-f", "params.yaml", "reports/judge.json")
+    git("commit", "-qm", "base")
+    base = git("rev-parse", "HEAD")
+    verdict = read_json(run / "reports/judge.json")
+    for k, (name, rate) in enumerate((("sad-newt", 0.002), ("fit-lynx", 0.003), (f"x{HOSTILE[:3]}".replace("<", "_"), 0.004))):
+        verdict["evidence"]["pooled"]["candidate"]["accuracy"] = 0.5 + k / 10
+        write_json(run / "reports/judge.json", verdict)
+        (run / "params.yaml").write_text(f"train: {{learning_rate: {rate}, seed: 1}}\nexperiment: {{name: b}}\n")
+        git("commit", "-qam", name)
+        git("update-ref", f"refs/exps/{base[:2]}/{base[2:]}/{name}", "HEAD")
+        git("reset", "-q", "--hard", base)
+    git("update-ref", "refs/exps/exec/EXEC_HEAD", base)
+    (found,) = lineage.read_sweeps(run)
+    assert found["base"] == base[:7] and found["keys"] == ["train.learning_rate"]
+    assert [(row["changed"], round(row["accuracy"], 2)) for row in found["rows"]] == [
+        ({"train.learning_rate": rate}, score) for rate, score in ((0.004, 0.7), (0.003, 0.6), (0.002, 0.5))
+    ]
+    text = page(run, params).text
+    assert "Sweep from " + base[:7] in text and "fit-lynx" in text and "agent adopt NAME" in text
+
+
+def test_a_folder_without_git_has_no_sweeps(run, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(run.parent))
+    assert lineage.read_sweeps(run) == []
 
 
 def test_a_missing_report_or_figure_is_named(run, params):

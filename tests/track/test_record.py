@@ -8,7 +8,7 @@ import pytest
 
 from stages.common.config import read_params
 from stages.common.errors import PawlError
-from stages.common.files import read_json, write_json
+from stages.common.files import read_json, sha256_file, write_json
 from stages.common.schema import Experiment, Judge
 from stages.judge.__main__ import judge_reports
 from stages.track.__main__ import SECTIONS
@@ -33,6 +33,87 @@ def change(path, **values):
     write_json(path, {**read_json(path), **values})
 
 
+LOCK = """schema: '2.0'
+stages:
+  train:
+    cmd: python -m stages.train
+    outs:
+    - {path: models/adapter, md5: ADAPTER.dir}
+    - {path: reports/train.json, md5: 11111111111111111111111111111111}
+  generate_data:
+    cmd: python -m stages.generate_data
+    outs:
+    - {path: data/train, md5: 0123456789abcdef0123456789abcdef.dir}
+  build_benchmark:
+    cmd: python -m stages.build_benchmark
+    outs:
+    - {path: data/benchmark/val, md5: 1123456789abcdef0123456789abcdef.dir}
+    - {path: data/benchmark/test, md5: 2123456789abcdef0123456789abcdef.dir}
+  report:
+    cmd: python -m stages.report
+"""
+
+
+def test_the_key_is_of_params_verdict_and_what_the_lock_says_came_out(run, sections):
+    keys = []
+    for adapter in ("a", "b", "a"):
+        (run / "dvc.lock").write_text(LOCK.replace("ADAPTER", adapter))
+        keys.append(make_record(run, sections).key)
+    change(run / "reports" / "train.json", runtime_s=1.0, seconds=2.0, new_figure=7.0)
+    (run / "dvc.lock").write_text((run / "dvc.lock").read_text().replace("1" * 32, "9" * 32))
+    keys.append(make_record(run, sections).key)
+    sections["tracking"].experiment = "elsewhere"
+    keys.append(make_record(run, sections).key)
+    change(run / "reports" / "judge.json", outcome="reject")
+    keys.append(make_record(run, sections).key)
+    assert keys[0] == keys[2] == keys[3] == keys[4] and len(set(keys)) == 3
+
+
+@pytest.mark.parametrize("lock", ["", "[]", "stages: {a: {cmd: x}}", "stages: {a: {outs: [{path: x}]}}", "}{"])
+def test_any_lock_gives_a_record(run, sections, lock):
+    (run / "dvc.lock").write_text(lock)
+    assert make_record(run, sections).datasets == []
+
+
+def test_data_sets_are_named_with_their_hashes_and_uses(run, sections):
+    (run / "dvc.lock").write_text(LOCK)
+    found = {each.context: each for each in make_record(run, sections).datasets}
+    assert {use: each.digest[0] for use, each in found.items()} == {"training": "0", "validation": "1", "test": "2"}
+    assert found["training"].rows == 634 and found["validation"].rows == 40 and all(len(each.digest) <= 36 for each in found.values())
+
+
+def test_a_sweep_and_a_session_are_parents(run, sections, monkeypatch):
+    assert make_record(run, sections).parent is None
+    monkeypatch.setenv("DVC_EXP_BASELINE_REV", "c" * 40)
+    monkeypatch.setenv("DVC_EXP_NAME", "fit-lynx")
+    swept = make_record(run, sections)
+    assert swept.parent.kind == "sweep" and swept.parent.name == "sweep from ccccccc" and "fit-lynx" in swept.name
+    assert not swept.champion, "one of a sweep is no champion before it is adopted"
+    monkeypatch.setenv("PAWL_SESSION", "2026-11-29 night")
+    assert make_record(run, sections).parent.kind == "session"
+    assert make_record(run, sections).key == swept.key
+
+
+def test_the_page_is_logged_only_with_its_own_verdict(run, sections):
+    page = run / "reports/index.html"
+    page.write_text(f'<meta name="verdict-sha256" content="{sha256_file(run / "reports/judge.json")}">')
+    assert (page, "") in make_record(run, sections).artifacts
+    change(run / "reports" / "judge.json", outcome="reject")
+    assert (page, "") not in make_record(run, sections).artifacts
+
+
+def test_what_was_measured_on_test_items_is_apart(run, sections):
+    record = make_record(run, sections)
+    places = {path.name: where for path, where in record.artifacts}
+    assert {where.split("/")[0] for path, where in record.artifacts if path.name == "test.json"} == {"test"} and places[
+        "loss.csv"
+    ] == "reports"
+    scores = [read_json(run / f"reports/{name}/test.json")["overall"]["accuracy"] for name in ("eval_test", "baseline")]
+    values = {metric.name: metric.value for metric in record.metrics}
+    assert [values["test/overall/accuracy"], values["test/baseline/overall/accuracy"]] == scores
+    assert not [name for name in values if "test" in name and not name.startswith("test/")]
+
+
 def test_the_key_does_not_depend_on_times_or_place(run, sections, tmp_path_factory):
     first = make_record(run, sections).key
     for name in ("eval_val/val.json", "eval_test/test.json", "baseline/val.json", "train.json"):
@@ -54,14 +135,14 @@ def test_the_key_changes_with_params_results_and_losses(run, sections):
     assert len(keys) == 4
 
 
-def test_test_scores_are_apart_and_losses_have_their_steps(run, sections):
+def test_scores_evidence_and_losses_have_their_names_and_steps(run, sections):
     record = make_record(run, sections)
-    names = {metric.name for metric in record.metrics}
-    scores = read_json(run / "reports/eval_test/test.json")["overall"]["accuracy"]
-    assert [m.value for m in record.metrics if m.name == "test/overall/accuracy"] == [scores]
-    assert {"val/chain_sum/accuracy", "val/overall/lenient", "baseline_val/overall/accuracy", "evidence/overall/p_better"} <= names
+    steps = {}
+    for metric in record.metrics:
+        steps.setdefault(metric.name, []).append(metric.step)
+    assert {"val/chain_sum/accuracy", "val/overall/lenient", "baseline_val/overall/accuracy", "evidence/overall/p_better"} <= set(steps)
+    assert steps["loss/train"] == [5 * k for k in range(1, 17)] and steps["train/tokens_per_s"] == [80]
     assert "human eyes" in record.tags["pawl.test_scores"]
-    assert [m.step for m in record.metrics if m.name == "loss/train"] == [5 * k for k in range(1, 17)]
 
 
 def test_a_password_in_an_address_is_left_out(run, sections):

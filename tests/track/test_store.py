@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stages.common.errors import PawlError
-from stages.track import store
-from stages.track.record import Metric, Record
+from stages.track import spool, store
+from stages.track.record import Dataset, Metric, Parent, Record
 
 pytestmark = pytest.mark.e2e  # imports MLflow and makes its database
 
 
-def record(key: str = "a" * 64, points: int = 5) -> Record:
+def record(key: str = "a" * 64, points: int = 5, **more: Any) -> Record:
     metrics = [Metric("loss/train", 1 / (k + 1), k) for k in range(points)] + [Metric("val/overall/accuracy", 0.5, 0)]
-    return Record(key, "synthetic", {"train.learning_rate": "0.001"}, metrics, {"pawl.decision": "yes", "pawl.key": key}, [])
+    return Record(key, "synthetic", {"train.learning_rate": "0.001"}, metrics, {"pawl.decision": "yes", "pawl.key": key}, [])._replace(
+        **more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +100,84 @@ def test_two_processes_at_once_make_one_run_each_key(home):
     assert [len(client.get_metric_history(run.info.run_id, "loss/train")) for run in found] == [5, 5]
 
 
-def test_an_unreachable_server_is_a_clear_error_without_its_password(home, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:hunter2@127.0.0.1:9")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(PawlError) as caught:
-        store.save(record(), "x", home)
-    assert "hunter2" not in str(caught.value) and "127.0.0.1:9" in caught.value.where and "MLFLOW_TRACKING_URI" in caught.value.fix
+def test_a_data_set_is_an_input_of_its_run_once(home):
+    data = [Dataset("sums", "0123456789abcdef0123456789abcdef.dir", "data/train", "training", 610)]
+    store.save(record(datasets=data), "data", home)
+    client, (run,) = runs(home, "data")
+    client.delete_tag(run.info.run_id, store.COMPLETE)
+    assert store.save(record(datasets=data), "data", home) == "completed"
+    (found,) = client.get_run(run.info.run_id).inputs.dataset_inputs
+    assert (found.dataset.name, found.dataset.digest) == ("sums", data[0].digest) and found.tags[0].value == "training"
 
 
-def test_a_store_that_cannot_be_opened_is_a_clear_error(home, monkeypatch, tmp_path):
+def test_runs_of_a_sweep_are_nested_under_one_parent(home):
+    parent = Parent("f" * 64, "sweep from ccccccc", "sweep")
+    for key in "abc":
+        store.save(record(key * 64, parent=parent), "sweep", home)
+    _, found = runs(home, "sweep")
+    (top,) = [run for run in found if run.data.tags.get("pawl.kind") == "sweep"]
+    assert len(found) == 4 and top.info.run_name == parent.name
+    assert [run.data.tags["mlflow.parentRunId"] for run in found if run is not top] == [top.info.run_id] * 3
+
+
+def test_the_registry_gets_a_version_a_run_and_the_alias_moves_on_accept(home, tmp_path):
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
+    for key, champion in (("a", True), ("b", False), ("a", True), ("c", True)):
+        store.save(record(key * 64, register="pawl-sums", model=tmp_path, champion=champion), "registry", home)
+        client, _ = runs(home, "registry")
+        held = client.get_model_version_by_alias("pawl-sums", "champion")
+        assert client.get_run(held.run_id).data.tags["pawl.key"][0] == {"a": "a", "b": "a", "c": "c"}[key]
+    versions = client.search_model_versions("name = 'pawl-sums'")
+    assert len(versions) == 3
+    copied = Path(held.source.removeprefix("file://")) / "adapter_model.safetensors"
+    assert copied.read_bytes() == b"weights"
+
+
+def test_an_unreachable_server_costs_a_warning_and_the_next_run_delivers(home, monkeypatch, capsys, tmp_path):
+    report = tmp_path / "judge.md"
+    report.write_text("why")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "weights").write_bytes(b"w")
+    held = record("d" * 64, artifacts=[(report, "reports")], datasets=[Dataset("s", "1" * 32, "data/train", "training", 1)],
+                  parent=Parent("e" * 64, "sweep", "sweep"), register="spooled", model=model, champion=True)  # fmt: skip
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", "http://user:hunter2@127.0.0.1:9")
+        patch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+        assert store.save(held, "spool", home) == "spooled" == store.save(held, "spool", home)
+    said = capsys.readouterr().out
+    assert "warning" in said and "127.0.0.1:9" in said and "hunter2" not in said and "MLFLOW_TRACKING_URI" in said and "1 waiting" in said
+    report.unlink()
+    assert store.save(record("a" * 64), "spool", home) == "created"
+    assert not spool.waiting(home) and "delivered synthetic" in capsys.readouterr().out
+    client, found = runs(home, "spool")
+    assert len(found) == 3
+    (late,) = [run for run in found if run.data.tags["pawl.key"] == "d" * 64]
+    assert late.data.tags[store.COMPLETE] == "true" and len(client.get_metric_history(late.info.run_id, "loss/train")) == 5
+    assert [each.path for each in client.list_artifacts(late.info.run_id, "reports")] == ["reports/judge.md"]
+    assert client.get_model_version_by_alias("spooled", "champion").run_id == late.info.run_id and late.inputs.dataset_inputs
+
+
+def test_a_broken_spool_file_stays_and_stops_nobody(home, capsys):
+    folder = spool.folder(home) / ("b" * 64)
+    folder.mkdir(parents=True)
+    (folder / "record.json").write_text('{"key": 1}')
+    try:
+        assert store.save(record("a" * 64), "broken-spool", home) == "created"
+        assert "stays in" in capsys.readouterr().out and folder.exists()
+    finally:
+        spool.remove(folder)
+
+
+def test_what_mlflow_refuses_for_good_is_an_error_not_a_spool_file(home):
+    with pytest.raises(PawlError, match="MLflow could not record the run") as caught:
+        store.save(record(params={"bad name?": "1"}), "refused", home)
+    assert not isinstance(caught.value, store.Unreachable) and not spool.waiting(home)
+
+
+def test_a_store_that_cannot_be_opened_is_told_with_its_place(home, monkeypatch, tmp_path, capsys):
     (tmp_path / "broken.db").write_text("this is no database " * 100)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/broken.db")
-    with pytest.raises(PawlError, match="MLflow could not record the run"):
-        store.save(record(), "x", home)
+    (tmp_path / ".pawl").mkdir()
+    assert store.save(record(), "x", tmp_path) == "spooled"
+    assert "MLflow could not record the run" in capsys.readouterr().out and len(spool.waiting(tmp_path)) == 1

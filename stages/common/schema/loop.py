@@ -25,11 +25,12 @@ class Experiment:
 
 @dataclass
 class Tracking:
-    """Where runs are logged."""
+    """Where runs are logged. `register`: the name in MLflow's model registry, empty for no registration."""
 
     name: str = MISSING
     kind: str = choice("mlflow", "none")
     experiment: str = MISSING
+    register: str = ""
 
 
 @dataclass

@@ -1,0 +1,86 @@
+"""A sweep's winner goes into experiments/ like any other experiment: tried against the incumbent, kept only if it is proven better."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agent import adopt
+from stages.common.errors import PawlError
+
+
+@pytest.fixture
+def swept(started):
+    """A repository in which `dvc exp run` has tried two learning rates, and whose tree holds the second one."""
+    for name, rate in (("sad-newt", 0.002), ("fit-lynx", 0.0001)):
+        done = started.run("dvc", "exp", "run", "-q", "-n", name, "-S", f"train.learning_rate={rate}")
+        assert done.returncode == 0, done.stderr
+    return started
+
+
+@pytest.mark.e2e
+def test_an_applied_winner_is_put_to_the_test_and_recorded(swept):
+    assert not swept.clean(), "as after dvc exp apply"
+    done = swept.agent("adopt", "fit-lynx")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((swept.root / "experiments/0003-fit-lynx/record.json").read_text())
+    assert record["status"] == "KEPT" and record["incumbent"].startswith("experiments/0002")
+    assert record["changes"] == [{"key": "train.learning_rate", "before": 0.0005, "after": 0.0001}]
+    assert "one of 2 of its sweep" in record["hypothesis"] and "accuracy 0.975" in record["hypothesis"]
+    assert "0.0001" in (swept.root / "conf/experiment/current.yaml").read_text() and swept.clean()
+    again = swept.agent("adopt", "fit-lynx")
+    assert again.returncode == 1 and "changed nothing" in again.stderr
+
+
+@pytest.mark.e2e
+def test_one_that_is_no_better_is_recorded_and_put_back(swept):
+    swept.git("checkout", "-q", "--", ".")
+    swept.run("dvc", "checkout", "-q", "--force")
+    before = swept.state()
+    done = swept.agent("adopt", "sad-newt", "--why", "a large step is enough")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((swept.root / "experiments/0003-sad-newt/record.json").read_text())
+    assert record["status"] == "DISCARDED" and record["hypothesis"] == "a large step is enough"
+    assert swept.state() == before and swept.clean()
+
+
+@pytest.mark.e2e
+def test_a_change_of_somebodys_own_is_not_put_back(swept):
+    (swept.root / "prompts").mkdir(exist_ok=True)
+    (swept.root / "conf/train/lora.yaml").open("a").write("# mine\n")
+    done = swept.agent("adopt", "fit-lynx")
+    assert done.returncode == 1 and "conf/train/lora.yaml" in done.stderr
+    assert "# mine" in (swept.root / "conf/train/lora.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", ["no-such", "--help-me", "HEAD~99", "-x", "../../etc/passwd", "x y", ""])
+def test_an_unknown_name_is_a_clear_error(started, name):
+    done = started.agent("adopt", "--", name)
+    assert done.returncode == 1 and "no such experiment" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_looks_that_a_sweep_took_are_taken_over_once(monkeypatch, tmp_path):
+    held = {"a": '{"rows": "1"}\n{"rows": "2"}\n', "b": '{"rows": "1"}\n{"rows": "3"}\n'}
+    monkeypatch.setattr(adopt, "LOOKS", tmp_path / "experiments/looks.jsonl")
+    monkeypatch.setattr(adopt, "ROOT", tmp_path)
+    monkeypatch.setattr(adopt, "_looks", lambda commits: (line for commit in commits for line in held[commit].splitlines()))
+    (tmp_path / "experiments").mkdir()
+    adopt.LOOKS.write_text('{"rows": "1"}\n')
+    assert adopt.take_over_looks(["a", "b"]) == 2 and adopt.take_over_looks(["a", "b"]) == 0
+    assert [json.loads(line)["rows"] for line in adopt.LOOKS.read_text().splitlines()] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("value", ["a b", "it's", 'say "x"', "a\\b", "1e-4", "true", "null", "[1]", "a,b", "${x}", ""])
+def test_a_value_survives_the_command_line(value):
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_override(f"model.path={adopt._value(value)}").value()
+    assert str(parsed.text if hasattr(parsed, "text") else parsed) == value
+
+
+def test_a_ruler_that_differs_is_refused(monkeypatch):
+    monkeypatch.setattr(adopt.settings, "require_composed", lambda: {"benchmark.seed": 1, "train.seed": 1})
+    monkeypatch.setattr(adopt, "_show", lambda commit, path: "benchmark: {seed: 2}\ntrain: {seed: 1}\n")
+    with pytest.raises(PawlError, match="may not change benchmark"):
+        adopt.settings.parse(adopt.overrides("c" * 40))
