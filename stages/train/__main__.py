@@ -22,14 +22,14 @@ from omegaconf import OmegaConf
 
 from stages.common.config import compose, load_params, read_params
 from stages.common.doctor import gpus
-from stages.common.errors import run_main
+from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, to_json, write_json, write_text
 from stages.common.models import base_model
 from stages.common.process import stage_lock
 from stages.common.schema import Launcher, Train
 from stages.train import checkpoints, result
 from stages.train.arguments import arguments
-from stages.train.known import check_extra
+from stages.train.known import REFUSED, check_extra
 from stages.train.launch import launch
 from stages.train.losses import losses_csv, summarize, trainer_state
 from stages.train.rows import has_eval
@@ -48,7 +48,11 @@ def main() -> None:
     if args.overrides and not args.check:
         parser.error("overrides go with --check; to train with them: python -m stages.common.config OVERRIDES && dvc repro train")
     if args.check:
-        print(to_json(check(args.overrides)), end="")
+        try:
+            print(to_json(check(args.overrides)), end="")
+        except PawlError as error:
+            error.code = REFUSED  # also what conf/ itself refuses, and a base or rows that are not there
+            raise
         return
     with (
         stage_lock("train"),
