@@ -37,6 +37,24 @@ def answers(endpoint: engine.Endpoint, questions: list[str], model: str = "") ->
     return [reply.text for reply in llm.ask(asking, [[{"role": "user", "content": text}] for text in questions], watch=endpoint.check)]
 
 
+def compare(found: dict[tuple[str, str], list[str]], questions: list[str], name: str) -> list[dict[str, Any]]:
+    """The pairs of which both sides have answered."""
+    pairs = [
+        (("transformers", "base"), (name, "base")), (("transformers", "merged"), (name, "adapter")),
+        (("transformers", "merged"), (name, "merged")), ((name, "adapter"), (name, "merged")),
+    ]  # fmt: skip
+    table = []
+    for one, other in pairs:
+        if one in found and other in found:
+            differ = [
+                {"question": text, "one": left, "other": right}
+                for text, left, right in zip(questions, found[one], found[other], strict=True) if left != right
+            ]  # fmt: skip
+            equal = 1 - len(differ) / len(questions)
+            table.append({"one": " ".join(one), "other": " ".join(other), "items": len(questions), "equal": equal, "disagreements": differ})
+    return table
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.evaluate.parity", description=__doc__)
     parser.add_argument("--items", type=int, default=50, help="of each of the two benchmarks")
@@ -59,23 +77,13 @@ def main() -> int:
         with engine.serve(vllm, base, adapter, log, weights_sha256=weights) as endpoint:
             found[args.engine, "adapter"] = answers(endpoint, questions)
             found[args.engine, "base"] = answers(endpoint, questions, "base")
+        for row in compare(found, questions, args.engine):  # said before the last server starts: what is known is not lost with it
+            print(f"{row['one']} and {row['other']}: {row['equal']:.1%} of {row['items']} answers are equal", flush=True)
         with engine.serve(vllm, merged, None, log, weights_sha256=weights) as endpoint:
             found[args.engine, "merged"] = answers(endpoint, questions)
-    pairs = [
-        (("transformers", "base"), (args.engine, "base")), (("transformers", "merged"), (args.engine, "adapter")),
-        (("transformers", "merged"), (args.engine, "merged")), ((args.engine, "adapter"), (args.engine, "merged")),
-    ]  # fmt: skip
-    table: list[dict[str, Any]] = []
-    for one, other in pairs:
-        differ = [
-            {"question": text, "one": left, "other": right}
-            for text, left, right in zip(questions, found[one], found[other], strict=True) if left != right
-        ]  # fmt: skip
-        table.append({
-            "one": " ".join(one), "other": " ".join(other), "items": len(questions),
-            "equal": 1 - len(differ) / len(questions), "disagreements": differ,
-        })  # fmt: skip
-        print(f"{' '.join(one)} and {' '.join(other)}: {len(questions) - len(differ)} of {len(questions)} answers are equal", flush=True)
+    table = compare(found, questions, args.engine)
+    for row in table:
+        print(f"{row['one']} and {row['other']}: {row['equal']:.1%} of {row['items']} answers are equal", flush=True)
     write_json(args.out, {"dtype": vllm.dtype, "pairs": table})
     return 0 if all(row["equal"] >= 0.98 for row in table) else 1
 
