@@ -100,10 +100,11 @@ def killed_at(start: Repo, target: Path, state: str, count: int, wanted: int = 1
 def killed_in(start: Repo, target: Path, stage: str) -> Outcome:
     """Kill the agent while a stage runs, so that DVC dies with it and the stage goes on alone; then resume."""
     repo = copy(start, target)
+    before = set((repo.root / ".pawl/agent").glob("*.log"))
     process = repo.start(*trials(1), env={"TOY_SLEEP_S": "3"})
     deadline = time.monotonic() + 120
     log = repo.root / ".pawl/agent"
-    while not any(f"Running stage '{stage}'" in path.read_text(errors="replace") for path in log.glob("*.log")):
+    while not any(f"Running stage '{stage}'" in path.read_text(errors="replace") for path in set(log.glob("*.log")) - before):
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
         time.sleep(0.05)
     time.sleep(1.0)
