@@ -16,7 +16,7 @@ PORT ?= 5000
 SWEEP ?= learning_rate
 JOBS ?= 2
 # of the hundreds of figures in reports/, those that a person chooses by; every parameter that differs is shown
-COLUMNS_KEPT := Experiment|State|(.*:)?(outcome|final_loss|evidence\.pooled\.(difference|low|high|p_better))$$|(.*:)?(model|data|train|launcher|judge)\.
+COLUMNS_KEPT := Experiment|(.*:)?(outcome|final_loss|evidence\.pooled\.(difference|low|high|p_better))$$|(.*:)?(model|data|train|launcher|judge)\.
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
