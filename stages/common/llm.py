@@ -4,8 +4,7 @@
     async with Client(asking) as client:    one at a time, with retries: what callers that stream or cache are built on
         reply = await client.complete(messages)
 
-The protocol is one POST of JSON, sent by aiohttp itself: the openai client costs a third of the throughput (844 against 1,157 requests/s
-at 256 in flight), and its default transport stalls at that concurrency.
+One POST of JSON, sent by aiohttp itself: the openai client costs a third of the throughput (844 against 1,157 requests/s at 256 in flight).
 """
 
 from __future__ import annotations

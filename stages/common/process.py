@@ -10,6 +10,7 @@ import ctypes
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from stages.common import failure
+from stages.common import failure, leash
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT
 
@@ -32,20 +33,20 @@ def die_with_parent() -> None:
 
 
 def start(argv: Sequence[str], *, log: Path, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start `argv` in a process group of its own, with output appended to `log`.
+    """Start `argv` in a process group of its own that does not outlive this process, with output appended to `log`.
 
     Raises:
         PawlError: the program does not exist.
     """
+    environment = {**os.environ, **(env or {})}
+    if not shutil.which(argv[0], path=environment.get("PATH")):
+        raise PawlError(f"program not found: {argv[0]}", fix="run 'make' to install it, and activate the environment")
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as file:
-        try:
-            return subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})},
-                start_new_session=True, preexec_fn=die_with_parent,
-            )  # fmt: skip
-        except FileNotFoundError:
-            raise PawlError(f"program not found: {argv[0]}", fix="run 'make' to install it, and activate the environment") from None
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *argv],
+            stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+        )  # fmt: skip
 
 
 def stop(process: subprocess.Popen[bytes], grace_s: float = 10) -> None:

@@ -19,9 +19,9 @@ from stages.common.files import ROOT
 PARENT = """
 import pathlib, sys
 from stages.common import process
-child = process.start([sys.executable, "-c", "import time; time.sleep(600)"], log=pathlib.Path(sys.argv[1]))
-print(child.pid, flush=True)
-child.wait()
+worker = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+server = f"import os, subprocess, sys; print(os.getpid(), flush=True); subprocess.run([sys.executable, '-c', {worker!r}])"
+process.start([sys.executable, "-c", server], log=pathlib.Path(sys.argv[1])).wait()
 """
 
 
@@ -42,14 +42,20 @@ def gone_within(pid: int, seconds: float) -> bool:
     return True
 
 
-def test_a_child_dies_with_a_killed_stage(tmp_path: Path) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "log")], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout
-    child = int(parent.stdout.readline())
-    assert alive(child)
+def test_a_child_and_its_workers_die_with_a_killed_stage(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(log)], cwd=ROOT)
+    while len(pids := process.tail(log).split()) < 2:
+        time.sleep(0.05)
+    assert all(alive(int(pid)) for pid in pids)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    assert gone_within(child, 5)
+    assert all(gone_within(int(pid), 5) for pid in pids)
+
+
+def test_a_child_ends_with_its_own_exit_code_or_signal(tmp_path: Path) -> None:
+    for program, code in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", -9), ("import os; os.abort()", -6)):
+        assert process.run([sys.executable, "-c", program], log=tmp_path / "log") == code
 
 
 def test_a_child_that_ignores_signals_is_killed_with_its_workers(tmp_path: Path) -> None:
