@@ -187,7 +187,8 @@ def similar(seeds: list[Question], source: Source, seed: int, teacher: Teacher, 
             number += 1
 
     barren = 0
-    for number, reply in teacher.answers(requests()):
+    # not more at once than are wanted: what a reader does not take is paid for all the same
+    for number, reply in teacher.answers(requests(), ahead=-(-source.count // NEW)):
         found = _ITEM.findall(reply.text) if isinstance(reply, Reply) else []
         fresh = [question for question, is_new in zip(found, diversity.new(found), strict=True) if is_new] if found else []
         barren = 0 if fresh else barren + 1

@@ -114,14 +114,17 @@ class Teacher:
         finally:
             self._loop.close()
 
-    def answers(self, requests: Iterable[tuple[T, list[dict[str, str]], int]]) -> Iterator[tuple[T, Reply | Refused]]:
+    def answers(self, requests: Iterable[tuple[T, list[dict[str, str]], int]], ahead: int = 0) -> Iterator[tuple[T, Reply | Refused]]:
         """The reply to each (anything, messages, seed), with whatever it came with, in the order of the requests.
+
+        Several of these may be read by turns. Args: `ahead`: how many requests may be sent before the first is read (0: a few windows),
+        for a reader that may stop early and would have paid for the others.
 
         Raises:
             PawlError: a request stayed failed, or the budget is used up. No new request starts then, those in flight come to their end,
                 and every reply is in the cache, so that another run goes on from there.
         """
-        source, window, size = iter(requests), deque[_Slot](), _WINDOW * self.llm.concurrency
+        source, window, size = iter(requests), deque[_Slot](), min(ahead or _WINDOW * self.llm.concurrency, _WINDOW * self.llm.concurrency)
         more = True
         try:
             while more or window:
@@ -139,9 +142,20 @@ class Teacher:
                     slot = window.popleft()
                     yield slot.request, self._count(slot.result)
         finally:
-            self._todo.clear()
-            if self._tasks:  # the reader stopped early: what is paid for is kept all the same
+            if window:  # the reader stopped early: what is paid for is kept all the same
+                self._forget(window)
                 self._loop.run_until_complete(self._settle(_GRACE_S))
+
+    def _forget(self, window: Iterable[_Slot]) -> None:
+        """Take what was not sent yet out of the queue, unless another reader waits for the same reply."""
+        own = {id(slot) for slot in window}
+        todo, self._todo = self._todo, deque()
+        for slot in todo:
+            if others := [other for other in self._asked[slot.key] if id(other) not in own]:
+                self._asked[slot.key] = others
+                self._todo.append(others[0])
+            else:
+                del self._asked[slot.key]
 
     def _slot(self, request: Any, messages: list[dict[str, str]], seed: int) -> _Slot:
         key = key_of(self.asking, messages, seed)
@@ -214,6 +228,7 @@ class Teacher:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             self._error = error  # a full disk, or a bug of ours: it must be seen, not waited for
+            self._changed.set()
 
     async def _settle(self, limit_s: float | None = None) -> None:
         """Let what is in flight come to its end, within `limit_s` seconds: it is paid for."""
