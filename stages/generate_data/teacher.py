@@ -39,8 +39,8 @@ class Refused:
 class Budget:
     """What a run may spend on replies that are not in the cache; 0 means no limit.
 
-    A reply's price is known only when it has come, so requests in flight are counted at the mean of those before: what is spent at
-    the end may exceed the limit by the spread of the last replies.
+    A reply's price is known only when it has come, so requests in flight are counted at the mean of those before, and at the longest
+    reply before the first has come: what is spent at the end may exceed the limit by the spread of the last replies.
     """
 
     max_tokens: int = 0
@@ -56,12 +56,17 @@ class Budget:
         self.output_tokens += reply.output_tokens
         self.cost += (reply.prompt_tokens * llm.price_in + reply.output_tokens * llm.price_out) / 1e6
 
-    def left(self) -> float:
-        """How many replies of the mean size still fit: infinite without a limit, or before the first reply."""
+    def left(self, llm: LLM) -> float:
+        """How many replies still fit: infinite without a limit, at least one before the first reply."""
+        longest = llm.max_output_tokens
         fits = math.inf
-        for limit, spent in ((self.max_tokens, self.prompt_tokens + self.output_tokens), (self.max_cost, self.cost)):
+        for limit, spent, most in (
+            (self.max_tokens, self.prompt_tokens + self.output_tokens, longest), (self.max_cost, self.cost, longest * llm.price_out / 1e6)
+        ):  # fmt: skip
             if limit and spent:
                 fits = min(fits, (limit - spent) / (spent / self.requests))
+            elif limit and most:
+                fits = min(fits, max(1.0, limit / most))
         return fits
 
 
@@ -194,7 +199,7 @@ class Teacher:
 
     def _start(self) -> None:
         stopped = self._failed or self._error
-        while self._todo and not stopped and self._in_flight < self.llm.concurrency and self.budget.left() > self._in_flight:
+        while self._todo and not stopped and self._in_flight < self.llm.concurrency and self.budget.left(self.llm) > self._in_flight:
             self._in_flight += 1
             task = self._loop.create_task(self._ask(self._todo.popleft()))
             self._tasks.add(task)
@@ -217,7 +222,7 @@ class Teacher:
                 for waiting in self._asked.pop(slot.key):
                     waiting.result = result
                 self._changed.set()
-                if self._failed or self._error or not self._todo or self.budget.left() <= self._in_flight - 1:
+                if self._failed or self._error or not self._todo or self.budget.left(self.llm) <= self._in_flight - 1:
                     return
                 slot = self._todo.popleft()
         finally:

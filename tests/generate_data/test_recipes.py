@@ -255,3 +255,14 @@ def test_the_report_is_strict_json(root: Path) -> None:
         make(root, server, mine=local(root, [{"question": "What is 1 + 1?"}], recipe="answer"))
     assert read_json(root / "reports/generate_data.json")["teacher"]["strong"]["requests"] == 1
     assert "The strong teacher, fake, gave 1 replies" in (root / "reports/data_card.md").read_text()
+
+
+def test_a_limit_in_money_without_a_price_is_refused() -> None:
+    teacher = TeacherParams(strong=LLM(base_url="http://127.0.0.1:1/v1", model="m", temperature=0.7), max_cost=5.0)
+    data = Data(
+        name="d", seed=1, sources={"s": from_procedural()}, teacher=teacher, max_rows=0, ngram=13, max_contamination=0.1, max_bad_fraction=0
+    )
+    with pytest.raises(PawlError, match="has no price"):
+        validate(data, "data")
+    teacher.strong.price_out = 1.0
+    validate(data, "data")

@@ -97,6 +97,13 @@ def test_a_budget_stops_cleanly_and_another_run_goes_on(limit: dict[str, Any], t
     assert server.requests == 40
 
 
+@pytest.mark.parametrize("limit", [{"max_tokens": 60}, {"max_cost": 36.0}])
+def test_a_budget_holds_before_the_first_reply_too(limit: dict[str, Any], tmp_path: Path) -> None:
+    with FakeServer() as server, pytest.raises(PawlError, match="used up"):
+        ask(server, tmp_path, 40, budget=Budget(**limit), concurrency=40, max_output_tokens=12)
+    assert server.requests <= 16
+
+
 def test_one_request_twice_is_sent_once(tmp_path: Path) -> None:
     same = [{"role": "user", "content": "same"}]
     with FakeServer() as server, Replies(tmp_path / "r.sqlite") as replies:
