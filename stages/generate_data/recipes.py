@@ -227,11 +227,11 @@ def passages(folder: Path, seed: int, where: str) -> Iterator[tuple[str, str]]:
 
 
 def questions_from(
-    folder: Path, wanted: int, seed: int, teacher: Teacher, scratch: Path, where: str
+    found: Iterable[tuple[str, str]], wanted: int, seed: int, teacher: Teacher, scratch: Path
 ) -> Iterator[tuple[str, str, str] | Bad]:
-    """Questions with answers from every passage, as (file#number, question, answer); none nearly the same as one before."""
+    """Questions with answers from every passage that was found, as (file#number, question, answer); none nearly the same as one before."""
     diversity = Diversity(scratch)
-    requests = ((place, prompt("documents", passage=passage, wanted=PAIRS), seed) for place, passage in passages(folder, seed, where))
+    requests = ((place, prompt("documents", passage=passage, wanted=PAIRS), seed) for place, passage in found)
     for place, reply in teacher.answers(requests, ahead=-(-wanted // PAIRS)):
         if isinstance(reply, Refused):
             yield Bad(place, reply.reason)

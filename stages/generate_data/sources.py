@@ -187,7 +187,15 @@ class _One:
 
     def _documents(self) -> None:
         teacher, folder = self._teachers(self.source.tier), ROOT / self.source.path
-        found = recipes.questions_from(folder, self.source.count, self.data.seed, teacher, self._scratch, self.where)
+        number, dirty = 0, set()
+        for block in _blocks(self._row(Question(text, ""), place) for place, text in recipes.passages(folder, self.data.seed, self.where)):
+            clean = {id(row) for row in self.filters.clean(block)}  # a passage goes into a prompt too
+            dirty |= {number + at for at, row in enumerate(block) if id(row) not in clean}
+            number += len(block)
+        self.counts.read += len(dirty)
+        passages = enumerate(recipes.passages(folder, self.data.seed, self.where))
+        shown = (passage for number, passage in passages if number not in dirty)
+        found = recipes.questions_from(shown, self.source.count, self.data.seed, teacher, self._scratch)
 
         def rows() -> Iterator[Row]:
             for one in found:

@@ -215,6 +215,18 @@ def test_documents_become_questions(root: Path, monkeypatch: pytest.MonkeyPatch)
     assert report["rows"] == server.requests == 4, "one of the two questions of each passage repeats the other"
 
 
+def test_no_passage_with_a_benchmark_item_is_shown_to_the_teacher(root: Path) -> None:
+    (root / "texts").mkdir()
+    for number in range(3):
+        (root / f"texts/{number}.txt").write_text(f"Ferry {number} leaves at noon." + f" Quiz: {HELD_OUT[1]}" * (number == 1))
+    source = Source(kind="documents", path=str(root / "texts"), recipe="documents", count=9)
+    with FakeServer(lambda body: "Q: When does it leave?\nA: At noon") as server:
+        report = make(root, server, mine=source)
+        assert "secret" not in json.dumps(server.bodies)
+    assert server.requests == 2
+    assert {k: v for k, v in report["sources"]["mine"].items() if v} == {"read": 2, "contaminated": 1, "kept": 1}
+
+
 def test_a_budget_that_ends_keeps_what_was_paid_for(root: Path) -> None:
     source = local(root, [{"question": f"What is {n} + {n}?"} for n in range(60)], recipe="answer")
     with FakeServer(total) as server:
