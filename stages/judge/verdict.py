@@ -68,7 +68,8 @@ def verdict_on(inputs: Inputs, judge: Judge, experiment: Experiment, max_contami
         outcome = found["outcome"] if all(guard["passed"] for guard in checked) else "reject"
         return {"experiment": plain(experiment.name, 120), "n": found["pooled"]["n"], "outcome": outcome}
 
-    noted = looks.enter(roots, looks.of_pair(inputs.candidate.rows, inputs.incumbent.rows), at_look)
+    look = looks.of_pair(inputs.candidate.rows, inputs.incumbent.rows, judge.primary, judge.metric)
+    noted = looks.enter(roots, look, at_look)
     return {
         "experiment": {name: getattr(experiment, name) for name in ("name", "hypothesis", "parent", "incumbent")},
         "outcome": noted["outcome"],

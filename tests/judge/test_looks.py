@@ -38,6 +38,34 @@ def test_another_incumbent_is_another_look_and_other_words_are_not(tmp_path):
     assert enter(tmp_path, same) == 1
 
 
+def test_another_measure_of_the_same_answers_is_another_look(tmp_path):
+    """Else one could judge by all items, read which benchmark gained most, and have that one decide at the first look's level."""
+    sides = [as_table(make_rows(0.5, seed=seed)) for seed in (1, 0)]
+    asked = [{}, {"primary": "chain_sum"}, {"metric": "score"}, {"primary": "chain_sum"}, {}]
+    assert [enter(tmp_path, looks.of_pair(*sides, **measure)) for measure in asked] == [1, 2, 3, 2, 1]
+
+
+@pytest.mark.parametrize("change", [lambda lines: lines[1:], lambda lines: lines[::-1], lambda lines: [*lines[2:], *lines[:2]]])
+def test_lines_that_were_lost_or_moved_make_no_number_smaller(tmp_path, change):
+    for seed in (1, 2, 3):
+        enter(tmp_path, look(seed))
+    path = tmp_path / looks.FILE
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+    (tmp_path / looks.COPY).unlink()
+    assert enter(tmp_path, look(3)) == 3 and enter(tmp_path, look(2)) >= 2 and enter(tmp_path, look(4)) == 4
+
+
+def test_branches_that_counted_side_by_side_pay_for_both(tmp_path):
+    numbers = []
+    for branch in ("a", "b"):
+        root = tmp_path / branch
+        numbers += [enter(root, look(f"{branch}{seed}")) for seed in (1, 2)]
+    assert numbers == [1, 2, 1, 2]
+    (tmp_path / looks.FILE.parent).mkdir()
+    (tmp_path / looks.FILE).write_text("".join((tmp_path / branch / looks.FILE).read_text() for branch in ("b", "a")))
+    assert enter(tmp_path, look("a2")) == 4 and enter(tmp_path, look("new")) == 5
+
+
 def test_a_few_more_items_do_not_renew_what_was_spent_and_new_items_do(tmp_path):
     enter(tmp_path, look(1))
     assert enter(tmp_path, look(1, n=130)) == 2, "a hundred of the items had been looked at"
@@ -90,7 +118,12 @@ def test_the_level_is_what_the_number_allows(tmp_path):
     assert levels == pytest.approx([0.0304, 0.0076, 0.00338], rel=1e-2)
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"items": 1}', "\x00"])
+HASHES = '"items": "a", "candidate": "b", "incumbent": "c", "sketch": "d"'
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"items": 1}', "\x00", f'{{{HASHES}, "look": 0}}', f'{{{HASHES}, "look": "1"}}', f'{{{HASHES}, "measure": 1}}']
+)
 def test_a_line_that_cannot_be_read_is_an_error_that_names_it(tmp_path, line):
     enter(tmp_path, look(1))
     with open(tmp_path / looks.FILE, "a") as file:
