@@ -14,10 +14,10 @@ What it does not cover: candidates are chosen by what earlier looks told (adapti
 outcomes do. New items, or the test split that nobody chooses by, are the remedy; the number of looks says when it is time.
 
 The history is experiments/looks.jsonl: one line for each pair of a candidate's and an incumbent's answers, in the order in which they
-were first judged. Judged again, they keep their number, so a verdict is reproducible; asked by another measure (judge.primary,
-judge.metric), the same answers are a look of their own, since the measure could be chosen by what the first one told. A copy in .pawl/ gives
-back what an older commit, a `dvc exp apply` or a restored file has not. A number never falls: where lines were lost, moved or merged from
-another branch, the place in the file or the number written down counts, whichever is later.
+were first judged. Judged again, they keep their number, so a verdict is reproducible; by another measure (judge.primary, judge.metric) they
+are a look of their own, since the measure could be chosen by what the first one told. A copy in .pawl/ gives back what an older commit, a
+`dvc exp apply` or a restored file has not. A number never falls: where lines were lost, moved or merged from another branch, the place in
+the file or the number written down counts, whichever is later.
 
 Not counted: scores of a candidate that was evaluated and never judged, and looks in a clone whose file was never merged (a sweep's are).
 """
