@@ -73,10 +73,8 @@ class Guard:
     def _marked(self, text: str) -> list[tuple[str, bool]]:
         """Each sentence and whether it leaks, by itself or as a part of a quotation that runs over its end."""
         parts = sentences(text)
-        owner, words = [], []
-        for index, part in enumerate(parts):
-            owner += [index] * len(found := words_of(part))
-            words += found
+        placed = [(index, word) for index, part in enumerate(parts) for word in words_of(part)]
+        owner, words = [index for index, _ in placed], [word for _, word in placed]
         leaking = {index for index, part in enumerate(parts) if self.leaks(part)}
         for length in self.lengths:
             for at in range(len(words) - length + 1):
