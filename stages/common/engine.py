@@ -182,7 +182,7 @@ def _external(engine: Engine, adapter: Path | None) -> Endpoint:
             fix=f"set engine.{'served_adapter' if adapter else 'served_model'} to one of: {listed}",
         )
     unknown = dict.fromkeys(("engine_version", "device", "base_sha256", "chat_template_sha256"))
-    known = {"engine": "external", "dtype": engine.dtype, "served_model": engine.served_model, "adapter_sha256": _tuned_sha256(adapter)}
+    known = {"engine": "external", "dtype": engine.dtype, "served_model": base, "adapter_sha256": _tuned_sha256(adapter)}
     if adapter:
         known["adapter_served_as"] = model
     return Endpoint(url, model, engine.api_key_env, known | unknown)
