@@ -81,8 +81,10 @@ def serve(
         "device": "cuda" if gpus else "cpu", "max_model_len": engine.max_model_len, "extra_args": list(engine.extra_args),
         "base_sha256": weights, "adapter_sha256": _tuned_sha256(adapter), "chat_template_sha256": sha256_text(chat_template(model_dir)),
     }  # fmt: skip
+    content = [weights, fingerprint["chat_template_sha256"]]  # a folder keeps its name when another model comes to lie in it
     with ExitStack() as stack:
         if adapter and not adapters.is_adapter(adapter):
+            content.append(fingerprint["adapter_sha256"])
             model_dir, adapter = adapter.resolve(), None  # full fine-tuning: a model of its own
         elif adapter and (engine.kind == "transformers" or adapters.needs_merge(adapter)):
             model_dir = stack.enter_context(adapters.merged(model_dir, adapter, weights, log, meanwhile))
@@ -90,7 +92,7 @@ def serve(
         if beside and (not adapters.is_adapter(beside) or engine.kind == "transformers" or adapters.needs_merge(beside)):
             beside = None
         make = functools.partial(_command, engine, model_dir, adapter or beside, shards(model_dir, gpus), python)
-        running = stack.enter_context(_running(engine, make, log, meanwhile, gpus=gpus, lora=adapter or beside))
+        running = stack.enter_context(_running(engine, make, log, meanwhile, gpus=gpus, lora=adapter or beside, content=content))
         name = make(0).model
         if adapter is None and name == "adapter":
             name = "base"
@@ -116,7 +118,8 @@ def _command(engine: Engine, model_dir: Path, adapter: Path | None, gpus: int, p
 
 
 def _running(
-    engine: Engine, make: Callable[[int], Command], log: Path, meanwhile: Callable[[], None], *, gpus: int, lora: Path | None
+    engine: Engine, make: Callable[[int], Command], log: Path, meanwhile: Callable[[], None], *, gpus: int, lora: Path | None,
+    content: list[str],
 ) -> AbstractContextManager[server.Running]:  # fmt: skip
     """The server that answers: the run's shared one, or one of this evaluation alone."""
     owner = server.owner_of_this_run() if engine.keep_alive else None
@@ -127,7 +130,7 @@ def _running(
     if engine.kind == "transformers":  # its server loads any model by name, so the one that it began with does not count
         at = argv.index("--model")
         argv = argv[:at] + argv[at + 2 :]
-    key = sha256_text(json.dumps([argv, sorted(started.env.items()), adapters.sha256(lora) if lora else ""]))[:24]
+    key = sha256_text(json.dumps([argv, sorted(started.env.items()), adapters.sha256(lora) if lora else "", content]))[:24]
     return server.shared(
         engine.kind, key, make, log, engine.startup_timeout_s, meanwhile, owner=owner, idle_s=engine.keep_alive_idle_s, gpu=bool(gpus)
     )
