@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import http.client
 import json
@@ -74,6 +75,7 @@ def serve(
         return
     model_dir = model_dir.resolve()
     weights = weights_sha256 or sha256_folder(model_dir, "*.safetensors")
+    engine = dataclasses.replace(engine, dtype=_dtype(engine.dtype, model_dir))
     gpus = 0 if engine.kind == "vllm_cpu" else visible_gpus()
     python = interpreter(engine.kind)
     fingerprint = {
@@ -104,6 +106,15 @@ def serve(
         except PawlError:  # such as: no connection. Where the server is gone, that is the cause
             running.check()
             raise
+
+
+def _dtype(wanted: str, base: Path) -> str:
+    """The base's own precision for "auto": a merged model is stored in float32, and would be asked in another one than its base."""
+    if wanted != "auto" or not (base / "config.json").is_file():
+        return wanted
+    config = read_json(base / "config.json")
+    stored = str(config.get("dtype") or config.get("torch_dtype") or (config.get("text_config") or {}).get("dtype"))
+    return stored if stored in ("bfloat16", "float16", "float32") else wanted
 
 
 def _tuned_sha256(adapter: Path | None) -> str | None:

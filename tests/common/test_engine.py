@@ -203,6 +203,19 @@ def test_the_fingerprint_names_no_port_time_or_path(fake_command: Path, model: P
     assert str(tmp_path) not in json.dumps(seen[0])
 
 
+@pytest.mark.parametrize(("wanted", "stored", "asked"), [("auto", "bfloat16", "bfloat16"), ("float32", "bfloat16", "float32")])
+def test_a_merged_model_is_asked_in_the_precision_of_its_base(
+    wanted: str, stored: str, asked: str, model: Path, tmp_path: Path, fake_command: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What merges writes is float32: "auto" would then mean another precision for the candidate than for its base."""
+    (model / "config.json").write_text(json.dumps({"dtype": stored}))
+    seen: list[str] = []
+    usual = engine.command
+    monkeypatch.setattr(engine, "command", lambda kind, *args, **kwargs: seen.append(kind.dtype) or usual(**kwargs))
+    with engine.serve(settings("transformers", dtype=wanted), model, None, tmp_path / "log", weights_sha256="abc") as endpoint:
+        assert set(seen) == {asked} and endpoint.fingerprint["dtype"] == asked
+
+
 def test_meanwhile_runs_once_while_the_server_starts(fake_command: Path, model: Path, tmp_path: Path) -> None:
     calls: list[int] = []
     with engine.serve(settings("transformers"), model, None, tmp_path / "log", meanwhile=lambda: calls.append(1)):
