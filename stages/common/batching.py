@@ -204,15 +204,15 @@ def work(inbox: queue.Queue[Request], models: Models, max_batch: int) -> None:
         try:
             generate(*models.get(batch[0].model), batch)
         except Exception as error:  # noqa: BLE001 - whatever the model raises belongs to these requests
-            left = [request for request in batch if not request.closed]
+            unanswered = [request for request in batch if not request.closed]
             if "memory" in str(error) and len(batch) > 1:
                 max_batch = len(batch) // 2
                 print(f"out of memory with {len(batch)} requests at once; from now on at most {max_batch}", flush=True)
-                for request in left:
+                for request in unanswered:
                     request.output.clear()
-                waiting = left + waiting
+                waiting = unanswered + waiting
                 continue
-            for request in left:
+            for request in unanswered:
                 request.answer(error)
 
 

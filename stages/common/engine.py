@@ -83,7 +83,7 @@ def serve(
         "device": "cuda" if gpus else "cpu", "max_model_len": engine.max_model_len, "extra_args": list(engine.extra_args),
         "base_sha256": weights, "adapter_sha256": _tuned_sha256(adapter), "chat_template_sha256": sha256_text(chat_template(model_dir)),
     }  # fmt: skip
-    content = [weights, fingerprint["chat_template_sha256"]]  # a folder keeps its name when another model comes to lie in it
+    content: list[Any] = [weights, fingerprint["chat_template_sha256"]]  # a folder keeps its name when another model comes to lie in it
     with ExitStack() as stack:
         if adapter and not adapters.is_adapter(adapter):
             content.append(fingerprint["adapter_sha256"])
@@ -130,7 +130,7 @@ def _command(engine: Engine, model_dir: Path, adapter: Path | None, gpus: int, p
 
 def _running(
     engine: Engine, make: Callable[[int], Command], log: Path, meanwhile: Callable[[], None], *, gpus: int, lora: Path | None,
-    content: list[str],
+    content: list[Any],
 ) -> AbstractContextManager[server.Running]:  # fmt: skip
     """The server that answers: the run's shared one, or one of this evaluation alone."""
     owner = server.owner_of_this_run() if engine.keep_alive else None
