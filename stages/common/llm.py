@@ -272,7 +272,7 @@ def _reply(raw: bytes) -> Reply:
         raise _Passing("the server's answer does not say why it ended (finish_reason)")
     usage = answer.get("usage")
     read, written = (usage.get("prompt_tokens"), usage.get("completion_tokens")) if isinstance(usage, dict) else (None, None)
-    if not isinstance(read, int) or not isinstance(written, int) or min(read, written) < 0:
+    if not isinstance(read, int) or not isinstance(written, int) or not 0 <= min(read, written) <= max(read, written) < 2**31:
         raise _Passing("the server's answer does not count its tokens (usage)")
     return Reply(text, read, written, reason)
 
