@@ -84,7 +84,7 @@ def record(
     texts = {"error": error, "where": where, "fix": fix, "traceback": traceback, "tail": tail}
     write_json(
         ROOT / FOLDER / f"{stage}.json",
-        {name: redact(text)[-TAIL:] for name, text in texts.items()}
+        {name: redact(text)[-TAIL:].encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
         | {
             "stage": stage,
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),

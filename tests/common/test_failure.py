@@ -82,6 +82,11 @@ def test_no_secret_reaches_the_record(root: Path, monkeypatch: pytest.MonkeyPatc
     assert "user:" in text and "api_key" in text
 
 
+def test_a_message_that_utf8_cannot_carry_hides_no_failure(root: Path) -> None:
+    fail(PawlError("a file named \udcff", details={"tail": "\ud800"}))
+    assert left(root)["error"] == "a file named \\udcff"
+
+
 @pytest.mark.parametrize(
     "kept", ["num_input_tokens_seen: 1234567", "tokens: 1234567 of 9", "key: value-of-a-dict", "token 128256 is not in the vocabulary"]
 )
