@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent import account, gates, knowledge, planner, policy_llm, policy_optuna, words, workspace
+from agent import account, gates, knowledge, planner, policy_llm, policy_optuna, situation, words, workspace
 from agent.gates import Tried
 from agent.history import Record
 from agent.knowledge import Knowledge, Passage
@@ -251,6 +251,13 @@ def test_the_training_stage_is_asked_whether_it_fits(monkeypatch: pytest.MonkeyP
     memory = planner._Memory()
     assert memory(["train.lora_rank=32", "train.extra.x=1"]) == refused and memory(["train.extra.x=1", "train.lora_rank=32"]) == refused
     assert asked == [["-m", "stages.train", "--check", "train.lora_rank=32", "++train.extra.x=1"]]  # once
+
+
+def test_the_hypothesis_of_an_experiment_can_be_read_and_not_quoted() -> None:
+    record = Record(2, "x", "DISCARDED", "a learning rate of 0.1 is what experts advise", evidence={"accuracy": 0.5})
+    ((citation, text),) = [(each.citation, each.text) for each in situation.passages(KNOWN.situation, [record]) if "0002" in each.citation]
+    assert citation == "[experiment: 0002-x]" and "DISCARDED" in text and "experts" not in text
+    assert "experts advise" in words.history_for([record], KNOWN, 1000)["text"]
 
 
 def test_a_proposal_survives_its_own_json() -> None:
