@@ -240,14 +240,21 @@ def test_a_value_is_an_override_that_reads_back(value: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize(("code", "refused"), [(0, ""), (3, "train: error: needs 90 GiB, there are 24"), (1, ""), (2, "")])
-def test_the_training_stage_is_asked_whether_it_fits(monkeypatch: pytest.MonkeyPatch, code: int, refused: str) -> None:
+def test_the_training_stage_is_asked_whether_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, refused: str) -> None:
     asked: list[list[str]] = []
 
     def call(argv: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         asked.append(argv[1:])
-        return subprocess.CompletedProcess(argv, code, '{"config": {}}', "train: error: needs 90 GiB, there are 24\n")
+        return subprocess.CompletedProcess(
+            argv, code, '{"config": {}}', "[WARNING] a library talks\ntrain: error: needs 90 GiB, there are 24\n"
+        )
 
     monkeypatch.setattr(workspace, "call", call)
+    monkeypatch.setattr(workspace, "ROOT", tmp_path)
+    assert planner._Memory()(["train.lora_rank=32"]) == "" and asked == []  # no base yet, which --check refuses with 3, too
+    for name in ("models/base", "data/train"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "models/base.json").write_text("{}")
     memory = planner._Memory()
     assert memory(["train.lora_rank=32", "train.extra.x=1"]) == refused and memory(["train.extra.x=1", "train.lora_rank=32"]) == refused
     assert asked == [["-m", "stages.train", "--check", "train.lora_rank=32", "++train.extra.x=1"]]  # once
