@@ -38,6 +38,15 @@ def _form(found: re.Match[str]) -> str:
     return f"[experiment: {found['experiment']}]" if found["experiment"] else found["plain"]
 
 
+def split(text: str) -> list[tuple[str, str]]:
+    """A text in pieces, each with the source that it names, "" where it is prose."""
+    parts, end = [], 0
+    for found in _TAG.finditer(text):
+        parts += [(text[end : found.start()], ""), (found[0], _form(found))]
+        end = found.end()
+    return [(part, name) for part, name in [*parts, (text[end:], "")] if part]
+
+
 def tag(citation: str) -> str:
     """The one form of a citation that stands alone; "" where it is none."""
     found = tags(citation)
@@ -78,7 +87,7 @@ def readings(text: str) -> list[tuple[float, ...]]:
 
     Digits within a word (SmolLM2, fp16) are none.
     """
-    found = []
+    found: list[tuple[float, ...]] = []
     for match in _NUMBER.finditer(text):
         rest = text[match.end() : match.end() + 1]
         if rest.isalpha() or rest == "_":

@@ -43,10 +43,7 @@ def environment() -> dict[str, str]:
 
 
 def call(argv: Sequence[str], *, stdin: str = "", check: bool = True, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a short command in the repository; a session of its own, so that Ctrl-C reaches us and not the middle of a commit.
-
-    Exit code 124 after `timeout_s`.
-    """
+    """Run a command in the repository (124: longer than `timeout_s`), in a session of its own: Ctrl-C reaches us, not half a commit."""
     try:
         done = subprocess.run(
             argv, cwd=ROOT, env=environment(), input=stdin, capture_output=True, text=True, encoding="utf-8", errors="replace",
@@ -82,11 +79,8 @@ def require_ready() -> str:
     if call(["git", "rev-parse", "--verify", "-q", "HEAD"], check=False).returncode:
         raise PawlError("the repository has no commit yet", where=str(ROOT), fix="git add . && git commit")
     if call(["git", "symbolic-ref", "-q", "HEAD"], check=False).returncode:
-        raise PawlError(
-            "HEAD is detached: a kept experiment would be on no branch",
-            where=str(ROOT),
-            fix="git switch main, or git switch -c <new branch>",
-        )
+        fix = "git switch main, or git switch -c <new branch>"
+        raise PawlError("HEAD is detached: a kept experiment would be on no branch", where=str(ROOT), fix=fix)
     git_folder = Path(git("rev-parse", "--absolute-git-dir").strip())
     for name in ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply"):
         if (git_folder / name).exists():
@@ -112,9 +106,8 @@ def _require_repository() -> None:
     if top.returncode and "not a git repository" not in top.stderr:
         raise PawlError(f"git does not work here: {plain(top.stderr, 300)}", where=str(ROOT), fix="mend that, then run again")
     if top.returncode or Path(top.stdout.strip()).resolve() != ROOT:
-        raise PawlError(
-            "not in a git repository of its own", where=str(ROOT), fix="clone Pawl with git, or: git init && git add . && git commit"
-        )
+        fix = "clone Pawl with git, or: git init && git add . && git commit"
+        raise PawlError("not in a git repository of its own", where=str(ROOT), fix=fix)
     if not (ROOT / ".dvc").is_dir():
         raise PawlError("not a DVC repository", where=str(ROOT), fix="dvc init")
 
@@ -301,5 +294,5 @@ def check_training(overrides: Sequence[str]) -> str:
     if not all((ROOT / path).exists() for path in ("models/base.json", "models/base", "data/train")):
         return ""
     done = call([sys.executable, "-m", "stages.train", "--check", *overrides], check=False, timeout_s=_CHECK_S)
-    # what libraries say before it is not the reason
-    return plain(redact(done.stderr[max(0, done.stderr.rfind("train: error: ")) :]), 400) if done.returncode == 3 else ""
+    reason = done.stderr[max(0, done.stderr.rfind("train: error: ")) :]  # after what libraries say
+    return plain(redact(reason), 400) if done.returncode == 3 else ""

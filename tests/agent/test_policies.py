@@ -274,17 +274,22 @@ def test_a_proposal_survives_its_own_json() -> None:
 def test_the_record_holds_every_proposal_and_refusal_and_a_page_for_people(
     served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hostile = replace(GOOD, options=(replace(HALF, why=f"{HALF.why} <script>x</script> | a"), GOOD.options[1]))
+    bad = Change("`<img src=x>", 1, 2), Quote("a b c d e", "<script>y</script> [z](http://evil.example/1)")
+    other = replace(
+        GOOD.options[1], changes=bad[:1], evidence=bad[1:], why=f"{HALF.why} [click](http://evil.example)"
+    )  # refused, and on the page all the same
+    hostile = replace(GOOD, options=(replace(HALF, why=f"{HALF.why} <script>x</script> | a"), other))
     found = plan(served([BREAKS["ratio"], hostile]))
     monkeypatch.setattr(planner.history, "EXPERIMENTS", tmp_path)
     record = Record(7, "half-rate", "PLANNED", "h", policy="llm")
     planner.write_papers(found, record)
     held = json.loads((tmp_path / "0007-half-rate/proposal.json").read_text())
-    assert held["chosen"] == "half-rate" and [len(each["refused"]) > 0 for each in held["attempts"]] == [True, False]
-    assert held["attempts"][1]["proposal"]["options"][0]["changes"] == [
+    assert held["chosen"] == "half-rate" and held["attempts"][0]["refused"]
+    assert held["attempts"][-1]["proposal"]["options"][0]["changes"] == [
         {"key": "train.learning_rate", "before": 0.001, "after": 0.0005, "ratio": 0.5}
     ]
     page = (tmp_path / "0007-half-rate/proposal.md").read_text()
     assert page.startswith(knowledge.FIRST_LINE["web"]) and "## 1. half-rate (chosen)" in page and "0.5)" in page
+    assert "[click](" not in page and "[z](" not in page and "<img" not in page and "`<" not in page
     assert CARD in page and "<script" not in page and "What was refused on the way" in page and "factor of 0.1" in page
     assert PARAMS["train.learning_rate"] == 0.001

@@ -20,6 +20,7 @@ from tests.agent.toy_pipeline import TEST_SECRET
 from tests.agent.toy_repo import Repo
 
 pytestmark = pytest.mark.e2e
+GENERATED = ["experiments/journal.md", "experiments/lessons.md"]
 FILES = ["current.yaml", "judge.json", "params.yaml", "record.json", "val.json", "val.jsonl"]
 
 
@@ -101,7 +102,7 @@ def test_what_is_not_better_leaves_a_record_and_nothing_else(started: Repo, rate
     assert started.state() == before and started.clean() and dvc_is_clean(started)
     folder = "0003-x-big-step"
     files = FILES if status != "CRASHED" else ["current.yaml", "params.yaml", "record.json"]
-    assert changed_by_last_commit(started) == [*(f"experiments/{folder}/{name}" for name in files), "experiments/journal.md"]
+    assert changed_by_last_commit(started) == [*(f"experiments/{folder}/{name}" for name in files), *GENERATED]
     found = record(started, folder)
     assert (found["status"], found["reason"], found["parent"]) == (status, reason, "0002-learning-rate-5e-4")
     assert found["hypothesis"] == why.replace("\n", " ") and found["incumbent"] == "experiments/0002-learning-rate-5e-4"
