@@ -145,5 +145,5 @@ def adopt(name: str, why: str) -> Record:
 
 
 def command(args: argparse.Namespace) -> None:
-    with stage_lock("agent"):
+    with stage_lock("agent", record_failure=False):
         execution.tell(adopt(args.name, args.why))
