@@ -25,7 +25,7 @@ CAUSES = (
             r"inline_container.{0,40}unexpected pos", r"StreamWriter failed writing",  # what torch.save says of it
         ),
         "The disk is full, so a file could not be written; nothing half-written was kept.",
-        "Free space and run again: .pawl can be rebuilt, and 'dvc gc' drops cached results that no commit needs.",
+        "Free space and run again: .pawl/merged can be rebuilt, and 'dvc gc' drops cached results that no commit needs.",
     ),
     Cause(
         "OOM",

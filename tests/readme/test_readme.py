@@ -125,6 +125,16 @@ def test_the_error_is_shown_as_it_comes(tmp_path):
     assert done.returncode == 1 and done.stderr == shown
 
 
+def test_make_clean_spares_what_was_paid_for_or_waits(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("agent", "eval", "merged", "spool", "teacher", "train"):
+        (tmp_path / ".pawl" / name).mkdir(parents=True)
+    (tmp_path / ".pawl/looks.jsonl").touch()
+    for _ in range(2):
+        assert subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True).returncode == 0
+    assert sorted(path.name for path in (tmp_path / ".pawl").iterdir()) == ["eval", "looks.jsonl", "spool", "teacher"]
+
+
 def test_the_tree_is_there():
     (tree,) = [body for language, body in BLOCKS if language == "text" and "dvc.yaml" in body]
     for line in tree.splitlines():
