@@ -75,13 +75,15 @@ def _value(value: object) -> str:
 
 def put_back_applied(commit: str) -> None:
     """After `dvc exp apply`, the tree holds what the experiment's commit holds: put that back, since nothing is lost with it."""
-    for path in workspace.changed():
+    looks = str(LOOKS.relative_to(ROOT))  # a look stays looked at, and the page is nobody's change
+    changed = [path for path in workspace.changed() if path not in (looks, workspace.PAGE)]
+    for path in changed:
         file = ROOT / path
         held = workspace.call(["git", "show", f"{commit}:{path}"], check=False)
         if held.returncode or not file.is_file() or file.read_text(encoding="utf-8", errors="replace") != held.stdout:
             return  # a change of somebody's own: require_ready will name it
-    if workspace.changed():
-        workspace.git("checkout", "-q", "HEAD", "--", ".")
+    if changed:
+        workspace.git("checkout", "-q", "HEAD", "--", ".", f":!{looks}", f":!{workspace.PAGE}")
         workspace.call([*workspace._DVC, "checkout", "--quiet", "--force"], check=False)
 
 

@@ -66,7 +66,8 @@ def run_main(name: str, main: Callable[[], int | None]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     from dotenv import load_dotenv
 
-    load_dotenv(Path.cwd() / ".env")  # keys for us and for our children; what the environment has already comes first
+    for folder in dict.fromkeys((Path.cwd(), Path(os.environ.get("DVC_ROOT") or Path.cwd()))):  # a queue worker's clone has no .env
+        load_dotenv(folder / ".env")  # keys for us and for our children; what the environment has already comes first
     debug = bool(os.environ.get("PAWL_DEBUG"))
     start = time.monotonic()
     try:

@@ -17,7 +17,7 @@ from stages.common.errors import run_main
 from stages.common.files import ROOT, read_json, write_text
 from stages.common.process import stage_lock
 from stages.common.text import visible
-from stages.report.page import gather, render
+from stages.report.page import deciding, gather, render
 
 PAGE = "reports/index.html"
 
@@ -35,11 +35,12 @@ def build() -> None:
 def show(reports: Path) -> None:
     """The end of `make run`: what came out, in four lines."""
     verdict = read_json(reports / "judge.json")
-    pooled = verdict["evidence"]["pooled"]
-    sides = f"accuracy {pooled['incumbent']['accuracy']:.3f} -> {pooled['candidate']['accuracy']:.3f}"
-    interval = f"{pooled['difference']:+.3f} (95 % {pooled['low']:+.3f} to {pooled['high']:+.3f})"
+    found = deciding(verdict["evidence"])
+    sides = f"{found['measure']} {found['before']:.3f} -> {found['after']:.3f}"
+    interval = f"{found['difference']:+.3f} (95 % {found['low']:+.3f} to {found['high']:+.3f})"
+    benchmark = f" of {visible(found['benchmark'], 60)}" if found["benchmark"] else ""
     print(f"\n{verdict['outcome'].upper()}: {visible(verdict['experiment']['name'])} against {verdict['experiment']['incumbent']}")
-    print(f"  {sides}, {interval}, p = {pooled['p_better']:.2g}, {pooled['n']} validation items")
+    print(f"  {sides}, {interval}, p = {found['p_better']:.2g}, {found['n']} validation items{benchmark}")
     print(f"  the page:  {reports / 'index.html'}")
     print("  MLflow:    make ui, then http://127.0.0.1:5000")
 

@@ -53,6 +53,7 @@ def gather(root: Path, params: Any) -> dict[str, Any]:
             "verdict": verdict,
             "verdict_sha256": sha256_file(reports / "judge.json"),  # so that track knows whose page it is
             "label": LABELS[verdict["outcome"]],
+            "deciding": deciding(verdict["evidence"]),
             "vetoes": [guard for guard in verdict["guards"] if not guard["passed"]],
             "figures": _figures({key: value for key, value in verdict.items() if key not in _TOLD}),
             "scores": scores,
@@ -84,9 +85,17 @@ def gather(root: Path, params: Any) -> dict[str, Any]:
         raise PawlError(f"a report lacks the figure {error}", where=str(reports), fix=fix) from None
 
 
+def deciding(evidence: dict[str, Any]) -> dict[str, Any]:
+    """The figures that the verdict is about: of the primary benchmark where there is one, in the metric that was asked for."""
+    primary, strict = evidence.get("primary", ""), evidence.get("metric", "correct") == "correct"
+    figures, key = evidence["benchmarks"][primary] if primary else evidence["pooled"], "accuracy" if strict else "score"
+    sides = {"before": figures["incumbent"][key], "after": figures["candidate"][key]}
+    return {**figures, **sides, "measure": "strict accuracy" if strict else "mean score", "benchmark": primary}
+
+
 def _side(benchmark: str, side: str, scores: dict[str, Any]) -> dict[str, Any]:
-    """One mark of a forest plot, and one row of its table."""
-    share, n, lenient = scores["accuracy"], scores["n"], scores.get("lenient")
+    """One mark of a forest plot, and one row of its table; repeats of an item are no further items."""
+    share, n, lenient = scores["accuracy"], scores.get("items") or scores["n"], scores.get("lenient")
     low, high = wilson(round(share * n), n)
     label = f"{benchmark}, {side}: {100 * share:.1f} % ({100 * low:.1f} to {100 * high:.1f}), n = {n}"
     return {"benchmark": benchmark, "side": side, "share": share, "low": low, "high": high, "lenient": lenient, "n": n, "label": label}
@@ -146,10 +155,11 @@ def _losses(path: Path) -> dict[str, Any]:
 
 
 def _columns(sources: dict[str, Any]) -> list[str]:
-    """The counts that sources have: the known ones in their order of filtering, then the others."""
+    """The counts that sources have: the known ones in their order of filtering, then those of the others that are not all zero."""
     known = ("read", "bad", "duplicates", "contaminated", "too_long", "unused")
-    found = {key for source in sources.values() for key, value in source.items() if lineage.number(value) is not None}
-    return [*(key for key in known if key in found), *sorted(found - {*known, "kept"}), "kept"]
+    found = {key: value for source in sources.values() for key, value in source.items() if lineage.number(value) is not None}
+    other = {key for source in sources.values() for key, value in source.items() if lineage.number(value)} - {*known, "kept"}
+    return [*(key for key in known if key in found), *sorted(other), "kept"]
 
 
 def _rows(train: dict[str, Any]) -> list[tuple[str, Any]]:

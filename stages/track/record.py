@@ -209,7 +209,9 @@ def _scores(reports: dict[str, Any]) -> list[Metric]:
         groups = {"overall": report.get("overall", {}), **report.get("benchmarks", {})}
         for name, scores in groups.items():
             path = f"{prefix}/{name.replace('/', '_')}"
-            found += _metrics({f"{path}/{key}": scores.get(key) for key in ("accuracy", "lenient", "truncated")})
+            figures = {key: scores.get(key) for key in ("accuracy", "lenient", "score", "truncated")}
+            figures |= {f"pass_at_{k}": share for k, share in scores.get("pass_at_k", {}).items()}
+            found += _metrics({f"{path}/{key}": value for key, value in figures.items()})
     return found
 
 

@@ -34,8 +34,9 @@ def put(record: Record, experiment: str, home: Path) -> None:
 
 
 def waiting(home: Path) -> list[Path]:
-    """The folders of the runs that wait, in no order that matters."""
-    return sorted(path.parent for path in folder(home).glob("*/record.json") if not path.parent.name.startswith("."))
+    """The folders of the runs that wait, in the order in which they were put aside."""
+    found = [path for path in folder(home).glob("*/record.json") if not path.parent.name.startswith(".")]
+    return [path.parent for path in sorted(found, key=lambda path: (path.stat().st_mtime_ns, path))]
 
 
 def read(path: Path) -> tuple[Record, str]:

@@ -37,6 +37,7 @@ def save(record: Record, experiment: str, home: Path) -> str:
     Raises:
         PawlError: MLflow refuses the record itself.
     """
+    _deliver_waiting(home, record.key)  # first, so that the champion is the last one that was accepted
     try:
         done = deliver(record, experiment, home)
     except Unreachable as error:
@@ -46,16 +47,25 @@ def save(record: Record, experiment: str, home: Path) -> str:
             f"track: warning: {error}\n  {waiting} waiting in {spool.folder(home)}; the next run delivers them, or: python -m stages.track"
         )
         return "spooled"
+    spool.remove(spool.folder(home) / record.key)
+    return done
+
+
+def _deliver_waiting(home: Path, but: str) -> None:
     for each in spool.waiting(home):
+        if each.name == but:
+            continue
         try:
             held, under = spool.read(each)
             deliver(held, under, home)
+        except Unreachable:
+            return  # the run at hand meets the same, and says so
         except PawlError as error:
-            print(f"track: warning: {each.name[:12]} stays in {spool.folder(home)}: {error}")
+            if each.is_dir():  # else another worker delivered it meanwhile
+                print(f"track: warning: {each.name[:12]} stays in {spool.folder(home)}: {error}")
             continue
         spool.remove(each)
         print(f"track: delivered {held.name}, which had waited in {spool.folder(home)}")
-    return done
 
 
 def deliver(record: Record, experiment: str, home: Path) -> str:
@@ -65,33 +75,30 @@ def deliver(record: Record, experiment: str, home: Path) -> str:
         Unreachable: the server or the store cannot be used.
         PawlError: it refuses the record itself.
     """
-    client, exceptions = _client(home)
+    uri = _uri(home)
     try:
+        client = _client(home)
         with _one_writer(home):
-            return _save(client, record, experiment, _artifacts(str(client.tracking_uri), home))
-    except exceptions as error:
-        raise _refusal(error, str(client.tracking_uri)) from error
+            return _save(client, record, experiment, _artifacts(uri, home))
+    except Exception as error:  # stores of artifacts are plug-ins, which raise what their libraries raise
+        raise _refusal(error, uri) from error
 
 
-def _client(home: Path) -> tuple[Any, tuple[type[Exception], ...]]:
-    """MLflow's client and what it raises where the store fails; an address is always set, since the default depends on the folder."""
+def _uri(home: Path) -> str:
+    """An address is always set, since MLflow's default depends on the folder."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home}/mlflow.db"
+
+
+def _client(home: Path) -> Any:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     for name, value in (("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"), ("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")):
         os.environ.setdefault(name, value)  # the library's own patience is many minutes
     for noisy in ("alembic", "mlflow.store.db.utils"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    import sqlalchemy.exc
-    from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
-    from requests.exceptions import RequestException
 
-    exceptions = (MlflowException, RequestException, sqlalchemy.exc.SQLAlchemyError)
-    uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home}/mlflow.db"
-    try:
-        with _one_writer(home):  # opening a new SQLite store creates its tables
-            return MlflowClient(tracking_uri=uri, registry_uri=uri), exceptions
-    except exceptions as error:
-        raise _refusal(error, uri) from error
+    with _one_writer(home):  # opening a new SQLite store creates its tables
+        return MlflowClient(tracking_uri=_uri(home), registry_uri=_uri(home))
 
 
 def _refusal(error: Exception, uri: str) -> PawlError:

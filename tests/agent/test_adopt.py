@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from agent import adopt
+from agent import adopt, workspace
 from stages.common import failure, process
 from stages.common.errors import PawlError
 
@@ -56,10 +56,52 @@ def test_a_change_of_somebodys_own_is_not_put_back(swept):
     assert "# mine" in (swept.root / "conf/train/lora.yaml").read_text()
 
 
+@pytest.fixture
+def applied(monkeypatch, tmp_path):
+    """A repository as `dvc exp apply` leaves it, and the commit of the experiment that was applied."""
+    for module in (adopt, workspace, process, failure):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(adopt, "LOOKS", tmp_path / "experiments/looks.jsonl")
+    monkeypatch.setattr(workspace, "_DVC", ["true"])
+    for name in ("experiments", "reports", ".pawl"):
+        (tmp_path / name).mkdir()
+
+    def write(rate):
+        (tmp_path / "params.yaml").write_text(f"train: {{learning_rate: {rate}}}\n")
+        (tmp_path / "reports/index.html").write_text(f"the page of {rate}")
+
+    write(1)
+    (tmp_path / "experiments/looks.jsonl").write_text("1\n")
+    (tmp_path / ".gitignore").write_text(".pawl\n")
+    workspace.git("init", "-q")
+    commit = ("-c", "user.name=t", "-c", "user.email=t@example.invalid", "commit", "-qm", "x")
+    workspace.git("add", "."), workspace.git(*commit)
+    write(2)
+    workspace.git(*commit, "-a")
+    experiment = workspace.head()
+    workspace.git("reset", "-q", "--hard", "HEAD^")
+    write(2)
+    return tmp_path, experiment
+
+
 @pytest.mark.parametrize("name", ["no-such", "--help-me", "HEAD~99", "-x", "../../etc/passwd", "x y", ""])
-def test_an_unknown_name_is_a_clear_error(started, name):
-    done = started.agent("adopt", "--", name)
-    assert done.returncode == 1 and "no such experiment" in done.stderr and "Traceback" not in done.stderr
+def test_an_unknown_name_is_a_clear_error_and_no_failed_stage(applied, name):
+    with pytest.raises(PawlError, match="no such experiment"):
+        adopt.command(argparse.Namespace(name=name, why=""))
+    assert not (applied[0] / ".pawl/failure").exists(), "a mistyped name is nothing to explain"
+
+
+def test_what_was_applied_is_put_back_but_for_looks_and_the_page(applied):
+    root, experiment = applied
+    (root / "experiments/looks.jsonl").write_text("1\n2\n")
+    (root / "reports/index.html").write_text("a newer page")
+    adopt.put_back_applied(experiment)
+    assert workspace.changed() == ["experiments/looks.jsonl", "reports/index.html"]
+    assert (root / "experiments/looks.jsonl").read_text() == "1\n2\n" and (root / "reports/index.html").read_text() == "a newer page"
+    assert "learning_rate: 1" in (root / "params.yaml").read_text()
+    (root / "params.yaml").write_text("mine")
+    adopt.put_back_applied(experiment)
+    assert (root / "params.yaml").read_text() == "mine"
 
 
 def test_the_looks_that_a_sweep_took_are_taken_over_once(monkeypatch, tmp_path):

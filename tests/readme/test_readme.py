@@ -5,6 +5,7 @@ What runs for minutes is run elsewhere: `make run` in tests/e2e/test_pipeline.py
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import re
@@ -51,6 +52,10 @@ def test_every_command_can_be_pasted(words, monkeypatch):
         config.compose(rest[2:])
     elif words[:3] == ["python", "-m", "agent"]:
         agent(rest[2:], monkeypatch)
+    elif words[:2] == ["python", "-m"] and words[2] in ("stages.judge", "stages.train", "stages.generate_data"):
+        takes(words[2], rest[2:], monkeypatch)
+    elif words[:2] == ["git", "commit"]:
+        assert words[2] == "-am" and len(words) == 4
     elif program == "dvc":
         dvc(rest)
     elif program == "export":
@@ -68,6 +73,30 @@ def agent(words, monkeypatch):
     args = parse(words)
     if args.command == "try":
         assert settings.resolve(args.overrides) != settings.flat(config.compose())
+
+
+def takes(module, words, monkeypatch):
+    """The stage's own parser takes it, and overrides compose. What it then does is what its own tests show."""
+    if "--check" in words:
+        config.compose([word for word in words if not word.startswith("--")])
+    monkeypatch.setattr(sys, "argv", [module, *words])
+    parsed = []
+
+    def parse(parser, *arguments):
+        parsed.append(REAL_PARSE(parser, *arguments))
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    with pytest.raises(Parsed):
+        importlib.import_module(f"{module}.__main__").main()
+    assert parsed
+
+
+REAL_PARSE = argparse.ArgumentParser.parse_args
+
+
+class Parsed(Exception):
+    """Raised where a command line was taken, so that nothing is run."""
 
 
 def dvc(words):
@@ -125,6 +154,16 @@ def test_the_error_is_shown_as_it_comes(tmp_path):
     assert done.returncode == 1 and done.stderr == shown
 
 
+def test_make_clean_spares_what_was_paid_for_or_waits(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("agent", "eval", "merged", "spool", "teacher", "train"):
+        (tmp_path / ".pawl" / name).mkdir(parents=True)
+    (tmp_path / ".pawl/looks.jsonl").touch()
+    for _ in range(2):
+        assert subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True).returncode == 0
+    assert sorted(path.name for path in (tmp_path / ".pawl").iterdir()) == ["eval", "looks.jsonl", "spool", "teacher"]
+
+
 def test_the_tree_is_there():
     (tree,) = [body for language, body in BLOCKS if language == "text" and "dvc.yaml" in body]
     for line in tree.splitlines():
@@ -150,7 +189,7 @@ def test_pictures_are_there_and_light_and_the_page_fits_a_reader():
 
 
 def test_paths_named_in_the_text_exist():
-    made = {"reports/index.html", "data/local", ".env", ".pawl/spool", "experiments/"}
+    made = {"reports/index.html", "data/local", "experiments/", "experiments/looks.jsonl", "data/train/rejected.jsonl"}
     for path in re.findall(r"`((?:conf|stages|agent|reports|experiments|prompts|tests|data|docs)/[\w./*-]*)`", README):
         assert path in made or list(ROOT.glob(path.rstrip("/"))), path
 

@@ -18,6 +18,7 @@ from stages.common.files import read_json, write_json
 from stages.common.schema import Experiment, Judge
 from stages.judge.__main__ import judge_reports
 from stages.report import charts, lineage
+from stages.report.__main__ import show
 from stages.report.page import _losses, gather, render
 from stages.report.samples import EACH, error_samples
 from tests.report.history import HOSTILE, write_experiment, write_search
@@ -269,8 +270,34 @@ def test_looks_guards_and_a_language_models_opinion_are_told_where_the_verdict_h
     write_json(run / "reports/judge.json", {**verdict, "outcome": "inconclusive", "opinion": opinion})
     text = page(run, params).text
     assert "accepted below 0.0076 (look 2 at these items, 0.05 over all looks)" in text
-    assert "-15.0 to +7.0 points, unknown" in text and "veto: True" in text
+    assert "-15.0 to +7.0 points, unknown" in text and "A language model says no and vetoed the acceptance." in text
     assert ("more items would decide towards “accept”" in text) == bool(more and more["items"])
+
+
+@pytest.mark.parametrize(("primary", "metric", "told"), [
+    ("chain_sum", "correct", "Strict accuracy 30.0 % → 40.0 % (+10.0 points"), ("", "score", "Mean score 30.0 % → 40.0 % (+10.0 points"),
+])  # fmt: skip
+def test_the_sentence_at_the_top_is_about_what_decided(run, params, capsys, primary, metric, told):
+    verdict = read_json(run / "reports/judge.json")
+    evidence = verdict["evidence"] | {"primary": primary, "metric": metric}
+    key = "accuracy" if metric == "correct" else "score"
+    decided = evidence["benchmarks"][primary] if primary else evidence["pooled"]
+    decided["incumbent"][key], decided["candidate"][key], decided["difference"], decided["n"] = 0.3, 0.4, 0.1, 77
+    write_json(run / "reports/judge.json", {**verdict, "evidence": evidence})
+    text = page(run, params).text
+    assert f"Accepted. {told}" in text and "on 77 validation items of" in text and ("chain_sum , which decides" in text) == bool(primary)
+    show(run / "reports")
+    said = capsys.readouterr().out
+    assert "0.300 -> 0.400, +0.100" in said and ("77 validation items of chain_sum" in said) == bool(primary)
+
+
+def test_repeats_of_an_item_are_no_further_items(run, params):
+    rows = [make_row(k, k % 2 == 0, repeat=repeat) for k in range(40) for repeat in range(4)]
+    for side in ("eval_val", "eval_test", "baseline"):
+        for split in ("val", "test"):
+            write_side(run / "reports" / side, rows, split=split)
+    content = gather(judged(run), params)
+    assert {row["n"] for row in content["scores"] + content["test_scores"]} == {40}
 
 
 def test_sweeps_are_read_from_dvcs_refs(run, params):

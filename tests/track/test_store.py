@@ -39,7 +39,7 @@ def home(prepared, monkeypatch, request):
 
 
 def runs(home, experiment):
-    client, _ = store._client(home)
+    client = store._client(home)
     found = client.get_experiment_by_name(experiment)
     return client, client.search_runs([found.experiment_id])
 
@@ -158,6 +158,23 @@ def test_an_unreachable_server_costs_a_warning_and_the_next_run_delivers(home, m
     assert client.get_model_version_by_alias("spooled", "champion").run_id == late.info.run_id and late.inputs.dataset_inputs
 
 
+def test_the_champion_is_the_last_that_was_accepted_though_earlier_ones_come_late(home, monkeypatch, tmp_path):
+    (tmp_path / "weights").write_bytes(b"w")
+    held = [record(key * 64, register="late", model=tmp_path, champion=True) for key in "fbe"]
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "deliver", fails)
+        assert [store.save(each, "late", home) for each in held[:2]] == ["spooled", "spooled"]
+    assert store.save(held[2], "late", home) == "created" and not spool.waiting(home)
+    client, found = runs(home, "late")
+    assert len(found) == 3
+    champion = client.get_model_version_by_alias("late", "champion")
+    assert client.get_run(champion.run_id).data.tags["pawl.key"] == "e" * 64 and str(champion.version) == "3"
+
+
+def fails(*_):
+    raise store.Unreachable("no server")
+
+
 def test_a_broken_spool_file_stays_and_stops_nobody(home, capsys):
     folder = spool.folder(home) / ("b" * 64)
     folder.mkdir(parents=True)
@@ -173,6 +190,21 @@ def test_what_mlflow_refuses_for_good_is_an_error_not_a_spool_file(home):
     with pytest.raises(PawlError, match="MLflow could not record the run") as caught:
         store.save(record(params={"bad name?": "1"}), "refused", home)
     assert not isinstance(caught.value, store.Unreachable) and not spool.waiting(home)
+
+
+def test_an_artifact_store_that_fails_in_its_own_way_costs_no_result(home, monkeypatch, capsys, tmp_path):
+    from mlflow.tracking import MlflowClient
+
+    def upload(*_, **__):
+        raise ModuleNotFoundError("No module named 'boto3'")  # plug-ins of MLflow raise what their libraries raise
+
+    (tmp_path / "judge.md").write_text("why")
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_artifact", upload)
+        assert store.save(record("9" * 64, artifacts=[(tmp_path / "judge.md", "reports")]), "plug-in", home) == "spooled"
+    assert "boto3" in capsys.readouterr().out
+    assert store.save(record("8" * 64), "plug-in", home) == "created" and not spool.waiting(home)
+    assert [run.data.tags.get(store.COMPLETE) for run in runs(home, "plug-in")[1]] == ["true", "true"]
 
 
 def test_a_store_that_cannot_be_opened_is_told_with_its_place(home, monkeypatch, tmp_path, capsys):
