@@ -6,11 +6,12 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from stages.common.doctor import missing
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.evaluate import sandbox
@@ -59,8 +60,14 @@ def item(code: str) -> dict:
     return {"prediction": code, "reference": "", "row": ROW}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def room() -> None:
+    if reason := missing().get("sandbox"):
+        pytest.skip(reason)
+
+
 @pytest.fixture(scope="module")
-def verdicts() -> dict[str, dict]:
+def verdicts(room: None) -> dict[str, dict]:
     """One room for all attacks, a right answer before, between and after them."""
     os.environ["PAWL_TEST_SECRET"] = "sk-very-secret"
     import socket
@@ -76,9 +83,7 @@ def verdicts() -> dict[str, dict]:
         asked: list[tuple[str, str]] = [("right before", RIGHT), ("leaving something behind", LEAVE), ("found", FOUND)]
         for name, code in codes.items():
             asked += [(name, code), (f"right after {name}", RIGHT)]
-        begun = time.monotonic()
         found = sandbox.run({"type": "x.HumanEvalEvaluator"}, [item(code) for _, code in asked], seconds=1.5)
-        assert time.monotonic() - begun < 60
     del os.environ["PAWL_TEST_SECRET"]
     return dict(zip((name for name, _ in asked), found, strict=True))
 
@@ -117,11 +122,12 @@ def test_where_there_is_no_room_nothing_is_run(tmp_path: Path, monkeypatch: pyte
     assert not mark.exists()
 
 
-def test_a_user_without_rights_gets_the_same_room(tmp_path: Path) -> None:
+def test_a_user_without_rights_gets_the_same_room(need: Callable[[str], None]) -> None:
     """As nobody, through a user namespace: with the system's Python, since ours may lie where nobody may look."""
+    need("mount")  # only root can be somebody else
+    need("sandbox_as_nobody")
     python = shutil.which("python3", path="/usr/bin:/bin")
-    if os.geteuid() != 0 or python is None:
-        pytest.skip("this is what the other tests of this file do, or there is no system Python")
+    assert python
     import json
 
     room = Path(tempfile.mkdtemp(prefix="room-", dir="/tmp"))
