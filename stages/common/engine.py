@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import functools
 import http.client
 import json
@@ -75,7 +75,8 @@ def serve(
         return
     model_dir = model_dir.resolve()
     weights = weights_sha256 or sha256_folder(model_dir, "*.safetensors")
-    engine = dataclasses.replace(engine, dtype=_dtype(engine.dtype, model_dir))
+    engine = copy.copy(engine)  # no dataclass where a stage loads only some of its keys
+    engine.dtype = _dtype(engine.dtype, model_dir)
     gpus = 0 if engine.kind == "vllm_cpu" else visible_gpus()
     python = interpreter(engine.kind)
     fingerprint = {
