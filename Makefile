@@ -69,9 +69,8 @@ bench-eval: .venv/ready  ## time an evaluation here and through OpenCompass's ow
 
 serve-env: .venv-serve/ready  ## vLLM in its own environment (GPU build where there is a GPU)
 
-clean:  ## remove environments and scratch files; results, caches, models and what was paid for or waits for a server stay
-	rm -rf .venv .venv-serve .uv .mypy_cache .ruff_cache .pytest_cache
-	@test ! -d .pawl || find .pawl -mindepth 1 -maxdepth 1 $(foreach name,teacher eval spool looks.jsonl,! -name $(name)) -exec rm -rf {} +
+clean:  ## remove environments and scratch files; results, models, paid replies and checkpoints stay
+	rm -rf .venv .venv-serve .uv .pawl/logs .pawl/merged .mypy_cache .ruff_cache .pytest_cache
 
 lock: | $(UV)  ## compile the pinned requirements again
 	$(UV) pip compile -q pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header -o requirements/main.txt

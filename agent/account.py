@@ -38,8 +38,10 @@ def add_call(run: str, trial: int, purpose: str, prompt_tokens: int, output_toke
     """Append one call; one write below a page, so that a kill leaves the line whole or absent."""
     line = {"run": run, "trial": trial, "purpose": purpose, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "llm": cost}
     LEDGER.parent.mkdir(parents=True, exist_ok=True)
-    with open(LEDGER, "a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    with open(LEDGER, "a+", encoding="utf-8") as file:
+        file.seek(0)
+        torn = not (file.read() or "\n").endswith("\n")  # by a kill: that line is lost, this one is not
+        file.write(("\n" if torn else "") + json.dumps(line) + "\n")
         file.flush()
         os.fsync(file.fileno())
 

@@ -19,6 +19,7 @@ _TAG = re.compile(
 )
 UNVERIFIED = "[unverified]"
 SITUATION = "[situation]"
+_PERCENT = re.compile(r" ?(%|per ?cent\b)")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
 
 
@@ -37,10 +38,24 @@ def _form(found: re.Match[str]) -> str:
     return f"[experiment: {found['experiment']}]" if found["experiment"] else found["plain"]
 
 
+def split(text: str) -> list[tuple[str, str]]:
+    """A text in pieces, each with the source that it names, "" where it is prose."""
+    parts, end = [], 0
+    for found in _TAG.finditer(text):
+        parts += [(text[end : found.start()], ""), (found[0], _form(found))]
+        end = found.end()
+    return [(part, name) for part, name in [*parts, (text[end:], "")] if part]
+
+
 def tag(citation: str) -> str:
     """The one form of a citation that stands alone; "" where it is none."""
     found = tags(citation)
     return found[0] if len(found) == 1 and not without_tags(citation).strip() else ""
+
+
+def own(citation: str) -> bool:
+    """Whether a citation is of our own state or experiments: facts of ours, and no authority for what to do."""
+    return citation == SITUATION or citation.startswith("[experiment: ")
 
 
 def without_tags(text: str) -> str:
@@ -67,18 +82,35 @@ def sentences(text: str) -> list[str]:
     return whole
 
 
-def numbers(text: str) -> list[float]:
-    """The numbers of a text as values: 1e-3, 0.001 and 1,000 are read; digits within a word (SmolLM2, fp16) are none."""
-    found = []
+def readings(text: str) -> list[tuple[float, ...]]:
+    """The numbers of a text, each as the values that it may be: 1e-3, 0.001 and 1,000 are read, 5 % is 5 and 0.05.
+
+    Digits within a word (SmolLM2, fp16) are none.
+    """
+    found: list[tuple[float, ...]] = []
     for match in _NUMBER.finditer(text):
         rest = text[match.end() : match.end() + 1]
         if rest.isalpha() or rest == "_":
             continue
         try:
-            found.append(float(match[0].replace(",", "")))
+            value = float(match[0].replace(",", ""))
         except ValueError:
             continue  # 1.2.3: a version
+        found.append((value, value / 100) if _PERCENT.match(text, match.end()) else (value,))
     return found
+
+
+def numbers(text: str) -> list[float]:
+    return [value for values in readings(text) for value in values]
+
+
+def holds(source: str, quote: str) -> bool:
+    """Whether a quote stands in a source, word for word and number for number: "a rank of 1" is not in "a rank of 16"."""
+    said = normal(quote)
+    first, last = said[:1], said[-1:]
+    before = r"(?<![\w.+-])" if first.isdigit() else r"(?<!\w)" if first.isalnum() or first in ".,+-" else ""
+    after = r"(?!\w|[.,]\d| ?%)" if last.isdigit() else r"(?!\w)" if last.isalnum() or last in ".,+-" else ""
+    return bool(said) and re.search(before + re.escape(said) + after, normal(source)) is not None
 
 
 def normal(text: str) -> str:

@@ -15,6 +15,7 @@ from agent.progress import FOLDER, Progress, say
 from agent.signals import interrupts
 from stages.common.config import read_params
 from stages.common.errors import PawlError
+from stages.common.failure import redact
 from stages.common.files import ROOT, sha256_file
 from stages.common.process import tail
 from stages.common.text import plain
@@ -113,13 +114,13 @@ def _failure(log: Path) -> str:
         return f" at {stage}" if stage else ""
     program = "evaluate" if stage == "eval_val" else stage
     lines = re.findall(rf"^{program}: error: (.*)$", tail(log, 8000), re.MULTILINE)
-    return f" at {stage}" + (f": {plain(lines[-1], 200)}" if lines else "")
+    return f" at {stage}" + (f": {plain(redact(lines[-1]), 200)}" if lines else "")
 
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    return plain(error.what if isinstance(error, PawlError) else f"{type(error).__name__}: {error}", 300)
+    return plain(redact(error.what if isinstance(error, PawlError) else f"{type(error).__name__}: {error}"), 300)
 
 
 def _require_same_head(record: Record) -> None:

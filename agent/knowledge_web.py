@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -54,7 +56,7 @@ def _one(web: Web, about: str, url: str, hosts: set[str], cache: Cache) -> Fetch
     if text is None:
         try:
             text = readable(_body(web, url, hosts))
-        except (OSError, ValueError) as error:  # urllib's errors are among them
+        except (OSError, ValueError, LookupError, HTTPException, RecursionError) as error:  # LookupError: a charset that there is not
             return Fetched(about, url, "", "", " ".join(str(error).split())[:200] or type(error).__name__)
         if not text:
             return Fetched(about, url, "", "", "no readable text")
@@ -80,10 +82,16 @@ def _body(web: Web, url: str, hosts: set[str]) -> str:
     opener = urllib.request.build_opener(*handlers)
     request = urllib.request.Request(url, headers={"User-Agent": _AGENT, "Accept": "text/html, text/plain"})
     limit = int(web.max_mib * 2**20)
+    ends, body = time.monotonic() + web.timeout_s, b""
     with opener.open(request, timeout=web.timeout_s) as answer:
-        body = answer.read(limit + 1)
-        if len(body) > limit:
-            raise ValueError(f"longer than {web.max_mib:g} MiB")
+        while part := answer.read1(2**16):  # by pieces: the opener's own timeout is for each of them
+            body += part
+            if len(body) > limit:
+                raise ValueError(f"longer than {web.max_mib:g} MiB")
+            if time.monotonic() > ends:
+                raise TimeoutError(f"did not end within {web.timeout_s:g} s")
+        if answer.length:  # by pieces, a connection that breaks off is no error
+            raise ValueError(f"broke off, {answer.length} bytes before its end")
         return str(body.decode(answer.headers.get_content_charset() or "utf-8", "replace"))
 
 

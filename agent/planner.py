@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from agent import gates, history, knowledge, policy_llm, policy_optuna, settings, situation, trial, words, workspace
+from agent import citations, gates, history, knowledge, policy_llm, policy_optuna, settings, situation, trial, words, workspace
 from agent.gates import Known, Refusal
 from agent.history import Record
 from agent.knowledge import FIRST_LINE, Knowledge
@@ -197,7 +197,8 @@ def write_papers(plan: Plan, record: Record) -> None:
     chosen = plan.option.name if plan.option else ""
     write_json(folder / "proposal.json", {"mode": plan.mode, "chosen": chosen, "attempts": attempts})
     page = words.render(
-        "proposal.md.j2", first_line=FIRST_LINE[plan.mode], folder=record.folder, policy=record.policy, proposal=_safe(plan.proposal),
+        "proposal.md.j2", first_line=FIRST_LINE[plan.mode], folder=record.folder, policy=record.policy,
+        proposal=_safe(plan.proposal, plan.known.sources),
         chosen=chosen,
         attempts=attempts,
     )  # fmt: skip
@@ -215,19 +216,20 @@ def _json(proposal: Proposal | None) -> Any:
     return value
 
 
-def _safe(proposal: Proposal | None) -> Any:
-    """The proposal with every prose field as Markdown shows it unchanged; citations stay links and tags."""
-    from dataclasses import replace
-
+def _safe(proposal: Proposal | None, sources: dict[str, str]) -> Any:
+    """The proposal with every text of its author as Markdown shows it unchanged; only citations of what was read stay links and tags."""
     if proposal is None:
         return None
 
     def shown(text: str) -> str:
-        return markdown(text).replace("\\[", "[").replace("\\]", "]").replace("\\_", "_")
+        parts = citations.split(text)
+        return "".join(part if name in sources or name == citations.UNVERIFIED else markdown(f"-{part}-")[1:-1] for part, name in parts)
 
     options = tuple(
         replace(
             option,
+            changes=tuple(replace(each, key=shown(each.key)) for each in option.changes),
+            evidence=tuple(replace(each, citation=shown(each.citation)) for each in option.evidence),
             why=shown(option.why),
             several=shown(option.several),
             different=shown(option.different),

@@ -31,7 +31,9 @@ class Change:
 
     @property
     def numeric(self) -> bool:
-        return all(isinstance(each, int | float) and not isinstance(each, bool) for each in (self.before, self.after))
+        """A number comes out, and one was there, or nothing."""
+        given = [each for each in (self.before, self.after) if each is not None]
+        return self.after is not None and all(isinstance(each, int | float) and not isinstance(each, bool) for each in given)
 
     @property
     def override(self) -> str:

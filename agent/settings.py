@@ -25,7 +25,7 @@ CURRENT = ROOT / "conf" / "experiment" / "current.yaml"
 PARAMS = ROOT / "params.yaml"
 OPEN = ("model", "data", "train", "launcher")
 """The sections that an experiment may change; the others measure it, and the ruler may not be changed by what it measures."""
-CLOSED = re.compile(r"data\.(ngram|max_contamination|max_bad_fraction|sources\.[^.]+\.part)")
+CLOSED = re.compile(r"data\.(ngram|fuzzy|max_contamination|max_bad_fraction|sources\.[^.]+\.part)")
 """Keys of the open sections that guard the benchmark from the training data: moved, an experiment could train on what measures it."""
 MEASURING = ("benchmark", "engine", "evaluate")
 _NO_RESULT = re.compile(

@@ -135,13 +135,18 @@ def _off(base: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
 
 
 def passages(there: Situation, records: Sequence[Record]) -> list[Passage]:
-    """The present state and our own experiments, as sources to quote."""
+    """The present state and our own experiments, as sources to quote; without their hypotheses, which are claims and no findings."""
     found = [Passage("[situation]", "ours", there.text)]
-    return found + [Passage(f"[experiment: {record.folder}]", "ours", in_words(record)) for record in records if record.finished]
+    return found + [Passage(f"[experiment: {record.folder}]", "ours", result_of(record)) for record in records if record.finished]
 
 
 def in_words(record: Record) -> str:
-    """One experiment as a text that can be quoted."""
+    """One experiment as a text to read."""
+    return plain(f"{result_of(record)} Its hypothesis: {record.hypothesis}", 3000)
+
+
+def result_of(record: Record) -> str:
+    """What one experiment changed and what came of it, as a text that can be quoted."""
     changed = (
         ", ".join(f"{change.get('key')} from {change.get('before')} to {change.get('after')}" for change in record.changes)
         or "nothing: a starting point"
@@ -152,6 +157,4 @@ def in_words(record: Record) -> str:
         if history.accuracy(record) else record.reason or "no result"
     )  # fmt: skip
     loss = f" The training loss went from {record.loss['first']:.4g} to {record.loss['last']:.4g}." if record.loss else ""
-    return plain(
-        f"Experiment {record.folder} changed {changed} and was {record.status}: {figures}.{loss} Its hypothesis: {record.hypothesis}", 3000
-    )
+    return plain(f"Experiment {record.folder} changed {changed} and was {record.status}: {figures}.{loss}", 2000)

@@ -19,6 +19,7 @@ from ruamel.yaml.error import YAMLError
 from agent import orphans
 from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, LESSONS, LOOKS, Record, read_record
 from stages.common.errors import PawlError
+from stages.common.failure import redact
 from stages.common.files import ROOT
 from stages.common.process import dvc_processes, forget_dead_dvc, locked, run, tail
 from stages.common.text import plain
@@ -30,6 +31,7 @@ _LOOKS = str(LOOKS.relative_to(ROOT))
 PAGE = "reports/index.html"
 """Built from whatever is in the tree, so that a stale one is nobody's change."""
 _PIPELINE = ("conf/", "stages/", "prompts/", "experiments/", "dvc.yaml")
+_CHECK_S = 600.0
 _DVC = [sys.executable, "-m", "dvc"]
 
 
@@ -40,13 +42,15 @@ def environment() -> dict[str, str]:
     return {**kept, "PATH": path, "DVC_NO_ANALYTICS": "true", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", orphans.MARK: str(ROOT)}
 
 
-def call(argv: Sequence[str], *, stdin: str = "", check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a short command in the repository; a session of its own, so that Ctrl-C reaches us and not the middle of a commit."""
+def call(argv: Sequence[str], *, stdin: str = "", check: bool = True, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command in the repository (124: longer than `timeout_s`), in a session of its own: Ctrl-C reaches us, not half a commit."""
     try:
         done = subprocess.run(
             argv, cwd=ROOT, env=environment(), input=stdin, capture_output=True, text=True, encoding="utf-8", errors="replace",
-            start_new_session=True, check=False,
+            start_new_session=True, check=False, timeout=timeout_s,
         )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        done = subprocess.CompletedProcess(argv, 124, "", f"took longer than {timeout_s:g} s")
     except FileNotFoundError:
         raise PawlError(f"program not found: {argv[0]}", fix="install it, then run again") from None
     if check and done.returncode:
@@ -75,11 +79,8 @@ def require_ready() -> str:
     if call(["git", "rev-parse", "--verify", "-q", "HEAD"], check=False).returncode:
         raise PawlError("the repository has no commit yet", where=str(ROOT), fix="git add . && git commit")
     if call(["git", "symbolic-ref", "-q", "HEAD"], check=False).returncode:
-        raise PawlError(
-            "HEAD is detached: a kept experiment would be on no branch",
-            where=str(ROOT),
-            fix="git switch main, or git switch -c <new branch>",
-        )
+        fix = "git switch main, or git switch -c <new branch>"
+        raise PawlError("HEAD is detached: a kept experiment would be on no branch", where=str(ROOT), fix=fix)
     git_folder = Path(git("rev-parse", "--absolute-git-dir").strip())
     for name in ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply"):
         if (git_folder / name).exists():
@@ -105,9 +106,8 @@ def _require_repository() -> None:
     if top.returncode and "not a git repository" not in top.stderr:
         raise PawlError(f"git does not work here: {plain(top.stderr, 300)}", where=str(ROOT), fix="mend that, then run again")
     if top.returncode or Path(top.stdout.strip()).resolve() != ROOT:
-        raise PawlError(
-            "not in a git repository of its own", where=str(ROOT), fix="clone Pawl with git, or: git init && git add . && git commit"
-        )
+        fix = "clone Pawl with git, or: git init && git add . && git commit"
+        raise PawlError("not in a git repository of its own", where=str(ROOT), fix=fix)
     if not (ROOT / ".dvc").is_dir():
         raise PawlError("not a DVC repository", where=str(ROOT), fix="dvc init")
 
@@ -289,7 +289,10 @@ def failed_stage(log: Path) -> str:
 def check_training(overrides: Sequence[str]) -> str:
     """What the training stage refuses about overrides, before anything runs: memory, arguments that do not go together; "" where nothing.
 
-    Where it cannot be asked (no model yet, an older stage), nothing is refused: the run itself will tell.
+    Where it cannot be asked (no model or rows here yet, an older stage, no answer), nothing is refused: the run itself will tell.
     """
-    done = call([sys.executable, "-m", "stages.train", "--check", *overrides], check=False)
-    return plain(done.stderr, 400) if done.returncode == 3 else ""
+    if not all((ROOT / path).exists() for path in ("models/base.json", "models/base", "data/train")):
+        return ""
+    done = call([sys.executable, "-m", "stages.train", "--check", *overrides], check=False, timeout_s=_CHECK_S)
+    reason = done.stderr[max(0, done.stderr.rfind("train: error: ")) :]  # after what libraries say
+    return plain(redact(reason), 400) if done.returncode == 3 else ""

@@ -1,8 +1,8 @@
-"""A quote is 5 to 30 words that stand in the cited source; an option has two sources at least, and names where they disagree."""
+"""A quote is 5 to 30 words that stand in the cited source; an option has two sources at least, one of them not our own."""
 
 from __future__ import annotations
 
-from agent.citations import UNVERIFIED, normal, tag, words
+from agent.citations import UNVERIFIED, holds, own, tag, words
 from agent.gates.known import Known, Refusal
 from agent.proposal import Option, Proposal
 
@@ -20,12 +20,14 @@ def _wrong(option: Option, known: Known) -> list[str]:
         citation, length = tag(quote.citation), words(quote.text)
         if not FEWEST <= length <= MOST:
             reasons.append(f'a quote of {length} words, not {FEWEST} to {MOST}: "{quote.text[:120]}"')
-        elif citation in known.sources and normal(quote.text) not in normal(known.sources[citation]):
+        elif citation in known.sources and not holds(known.sources[citation], quote.text):
             reasons.append(f'not in {citation} as quoted: "{quote.text[:160]}"')
         elif citation in known.sources:
             cited.add(citation)
     if known.mode != "none" and len(cited) < SOURCES:
         reasons.append(f"{len(cited)} source(s) with a quote that stands in it, fewer than {SOURCES}")
+    elif known.mode != "none" and all(own(citation) for citation in cited):
+        reasons.append("quotes nothing but our own state and experiments; quote a source that was read, too")
     if known.mode == "none" and any(tag(quote.citation) != UNVERIFIED for quote in option.evidence):
         reasons.append("no source could be read, so there is nothing to quote")
     return reasons

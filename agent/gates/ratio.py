@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from agent.citations import normal, numbers, tag
+from agent.citations import holds, normal, numbers, own, tag
 from agent.gates.known import Known, Refusal
 from agent.proposal import Change, Option, Proposal
 
@@ -13,9 +13,16 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
     refused = []
     for option in proposal.options:
         for change in option.changes:
-            if change.numeric and not allowed(change, known) and not _quoted(change, option, known):
+            if isinstance(change.after, str) and _is_number(change.before):
+                reason = f"{change.key} is a number, and {change.after[:40]!r} is a text; write the number itself"
+                refused.append(Refusal("ratio", option.name, reason))
+            elif change.numeric and not allowed(change, known) and not _quoted(change, option, known):
                 refused.append(Refusal("ratio", option.name, _reason(change, known.agent.max_ratio)))
     return refused
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def allowed(change: Change, known: Known) -> bool:
@@ -26,15 +33,15 @@ def allowed(change: Change, known: Known) -> bool:
         slack = 1 + 1e-9
         return 1 / (known.agent.max_ratio * slack) <= change.ratio <= known.agent.max_ratio * slack
     declared = known.agent.space.get(change.key)
-    return declared is not None and declared.first > 0 and max(change.before, change.after) <= declared.first * (1 + 1e-9)
+    return declared is not None and declared.first > 0 and max(change.before or 0, change.after) <= declared.first * (1 + 1e-9)
 
 
 def _quoted(change: Change, option: Option, known: Known) -> bool:
     """A quote that stands in its source, names the parameter's last word or the change's value, and holds that very value."""
     name = change.key.rpartition(".")[2]
     for quote in option.evidence:
-        source = known.sources.get(tag(quote.citation), "")
-        if not source or normal(quote.text) not in normal(source) or tag(quote.citation) == "[situation]":
+        citation = tag(quote.citation)
+        if own(citation) or not holds(known.sources.get(citation, ""), quote.text):
             continue
         names_it = normal(name) in normal(quote.text) or normal(name.replace("_", " ")) in normal(quote.text) or name in quote.citation
         if names_it and any(math.isclose(value, change.after, rel_tol=1e-9) for value in numbers(quote.text)):

@@ -13,7 +13,7 @@ _OUT = {
         r"data\.(ngram|max_contamination|max_bad_fraction|sources\.[^.]+\.(kind|task|path|package|sha256|part|licence)|.*(base_url|api_key_env))"
     ),
     "train": re.compile(
-        r"train\.(name|logging_steps|device|extra\..*(path|dir|token|hub|remote|report|url|deepspeed|fsdp|ray|output|resume|push).*)"
+        r"train\.(name|logging_steps|device|extra\..*(path|dir|token|hub|remote|report|url|deepspeed|fsdp|ray|output|resume|push|model|dataset).*)"
     ),
 }  # fmt: skip
 _OPEN = ("train", "data", "model")

@@ -42,8 +42,9 @@ def _wrong(option: Option, known: Known) -> list[str]:
         reasons.append(f"changes {len(keys)} parameters, and `several` does not say why")
     for change in option.changes:
         present = known.params.get(change.key)
-        if change.key in known.params and present != change.before:
-            reasons.append(f"{change.key} is {present} now, not {change.before}")
+        if present != change.before:
+            now = present if change.key in known.params else "not set"
+            reasons.append(f"{change.key} is {now} now, not {change.before}")
     return reasons
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from agent.citations import UNVERIFIED, numbers, sentences, tags, without_tags
+from agent.citations import UNVERIFIED, readings, sentences, tags, without_tags
 from agent.gates.known import Known, Refusal, claims
 from agent.proposal import Option, Proposal
 
@@ -32,7 +32,7 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
 
 def _wrong(sentence: str, known: Known, option: Option | None) -> str:
     bare, named = without_tags(sentence), tags(sentence)
-    found = numbers(bare)
+    found = readings(bare)
     if not found and not _ADVICE.search(bare) and not _KEY.search(bare):
         return ""
     if not named:
@@ -42,9 +42,9 @@ def _wrong(sentence: str, known: Known, option: Option | None) -> str:
     if UNVERIFIED in named:
         return ""
     held = set().union(*(known.numbers_of(name) for name in named)) | _own(option)
-    for value in found:
-        if not any(_same(value, other) for other in held):
-            return f"{value:g} is in none of the sources that its sentence names"
+    for values in found:
+        if not any(_same(value, other) for value in values for other in held):
+            return f"{values[0]:g} is in none of the sources that its sentence names"
     return ""
 
 
@@ -60,5 +60,5 @@ def _own(option: Option | None) -> set[float]:
 
 
 def _same(value: float, other: float) -> bool:
-    """Equal as written: to three significant digits, and a percentage for its share."""
-    return any(math.isclose(abs(value), abs(each), rel_tol=5e-3, abs_tol=1e-12) for each in (other, 100 * other, other / 100))
+    """Equal as written: to three significant digits."""
+    return math.isclose(abs(value), abs(other), rel_tol=5e-3, abs_tol=1e-12)

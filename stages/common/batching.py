@@ -29,7 +29,10 @@ _PADDED = {"cpu": 16_384, "cuda": 131_072}  # tokens of a batch with its padding
 
 @dataclass
 class Request:
-    """One conversation as tokens, and what was generated for it. `done` is called once, from the generating thread."""
+    """One conversation as tokens, and what was generated for it. `done` is called once, from the generating thread.
+
+    `closed`: it was answered, or nobody waits for it any more (a client that timed out asks again, and would wait behind itself).
+    """
 
     model: str
     tokens: list[int]
@@ -41,6 +44,11 @@ class Request:
     done: Callable[[Any], None]
     output: list[int] = field(default_factory=list)
     finish_reason: str = "length"
+    closed: bool = False
+
+    def answer(self, value: Any) -> None:
+        self.closed = True
+        self.done(value)
 
 
 class Refused(Exception):
@@ -126,8 +134,8 @@ def generate(model: Any, tokenizer: Any, batch: list[Request]) -> None:
                 if token in ends:
                     request.finish_reason = "stop"
                 if token in ends or len(request.output) >= request.max_tokens:
-                    request.done(request)
-                else:
+                    request.answer(request)
+                elif not request.closed:
                     kept.append(place)
             if not kept:
                 break
@@ -178,7 +186,7 @@ def next_batch(waiting: list[Request], max_batch: int, max_padded: int) -> list[
 
 
 def work(inbox: queue.Queue[Request], models: Models, max_batch: int) -> None:
-    """The generating thread: for ever, batch after batch; an error answers the whole batch."""
+    """The generating thread, for ever: an error answers its batch; one that is too large for the memory is made again in smaller ones."""
     waiting: list[Request] = []
     padded = _PADDED["cuda" if models.device.startswith("cuda") else "cpu"]
     while True:
@@ -189,12 +197,23 @@ def work(inbox: queue.Queue[Request], models: Models, max_batch: int) -> None:
                 waiting.append(inbox.get(timeout=left))
             except queue.Empty:
                 break
+        waiting = [request for request in waiting if not request.closed]
+        if not waiting:
+            continue
         batch = next_batch(waiting, max_batch, padded)
         try:
             generate(*models.get(batch[0].model), batch)
         except Exception as error:  # noqa: BLE001 - whatever the model raises belongs to these requests
-            for request in batch:
-                request.done(error)
+            unanswered = [request for request in batch if not request.closed]
+            if "memory" in str(error) and len(batch) > 1:
+                max_batch = len(batch) // 2
+                print(f"out of memory with {len(batch)} requests at once; from now on at most {max_batch}", flush=True)
+                for request in unanswered:
+                    request.output.clear()
+                waiting = unanswered + waiting
+                continue
+            for request in unanswered:
+                request.answer(error)
 
 
 def serve(args: argparse.Namespace) -> None:
@@ -220,10 +239,14 @@ def serve(args: argparse.Namespace) -> None:
         try:
             body = json.loads(await http.text())
             _, tokenizer = await loop.run_in_executor(None, models.get, str(body["model"]))
-            inbox.put(parse(body, tokenizer, args.max_model_len, done))
+            asked = parse(body, tokenizer, args.max_model_len, done)
         except (Refused, KeyError, TypeError, ValueError) as error:
             return web.json_response({"error": {"message": f"{type(error).__name__}: {error}"}}, status=400)
-        request = await answer
+        inbox.put(asked)
+        try:
+            request = await answer
+        finally:
+            asked.closed = True
         if isinstance(request, BaseException):
             return web.json_response({"error": {"message": f"{type(request).__name__}: {request}"}}, status=500)
         text = tokenizer.decode(request.output, skip_special_tokens=True)
@@ -236,17 +259,22 @@ def serve(args: argparse.Namespace) -> None:
 
     app = web.Application(client_max_size=64 * 2**20)
     app.add_routes([web.get("/health", health), web.get("/v1/models", listed), web.post("/v1/chat/completions", chat)])
-    web.run_app(app, host=args.host, port=args.port, access_log=None, print=None, shutdown_timeout=1.0)
+    web.run_app(app, host=args.host, port=args.port, access_log=None, print=None, shutdown_timeout=1.0, handler_cancellation=True)
 
 
 def parse(body: dict[str, Any], tokenizer: Any, max_model_len: int, done: Callable[[Any], None]) -> Request:
     """A request from its JSON body.
 
     Raises:
-        Refused: the prompt and the answer do not fit into max_model_len tokens.
+        Refused: the prompt and the answer do not fit into max_model_len tokens, or the model's template does not take the conversation.
     """
+    from jinja2 import TemplateError
+
     template = body.get("chat_template_kwargs") or {}
-    tokens = tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True, tokenize=True, return_dict=True, **template)
+    try:
+        tokens = tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True, tokenize=True, return_dict=True, **template)
+    except TemplateError as error:  # such as: system turns are not supported
+        raise Refused(f"the model's chat template: {error}") from None
     request = Request(
         str(body["model"]), list(tokens["input_ids"]), int(body.get("max_tokens") or 16), float(body.get("temperature") or 0),
         float(body.get("top_p") or 1), int(body.get("top_k") or 0), int(body.get("seed") or 0), done,

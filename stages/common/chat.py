@@ -102,8 +102,13 @@ def first_object(text: str) -> dict[str, Any] | None:
             value, _ = decoder.raw_decode(text, brace.start())
         except (ValueError, RecursionError):
             continue
-        return dict(value)
+        return dict(json.loads(_utf8(json.dumps(value, ensure_ascii=False))))
     return None
+
+
+def _utf8(text: str) -> str:
+    """Text without the lone surrogates that a JSON escape can hold and no file or request can carry."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _no_constant(name: str) -> None:
@@ -214,7 +219,7 @@ class _Server:
             raise _Malformed(f"the reply is no chat completion: {json.dumps(answer)[:200]}") from None
         if not isinstance(text, str):
             raise _Malformed(f"the reply has no text: {json.dumps(answer)[:200]}")
-        text = self._without_key(text)
+        text = self._without_key(_utf8(text))
         usage = answer.get("usage") or {}
         read, written = (usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens"))
         cut = choice.get("finish_reason") == "length"

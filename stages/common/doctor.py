@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,30 @@ def gpus() -> list[str]:
     return [line.strip() for line in found.stdout.splitlines() if line.strip()]
 
 
+_ROOM = """
+import ctypes, os, pathlib, sys
+libc, user, group = ctypes.CDLL(None), os.geteuid(), os.getegid()
+spaces = 0x20000 | 0x4000000 | 0x8000000 | 0x20000000 | 0x40000000  # mounts, host name, IPC, processes, network
+failed = libc.unshare(spaces if user == 0 else spaces | 0x10000000)
+if user:
+    pathlib.Path("/proc/self/setgroups").write_text("deny")
+    pathlib.Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    pathlib.Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+failed = failed or libc.mount(b"none", b"/", None, 16384 | 1 << 18, None) or libc.mount(b"tmpfs", b"/tmp", b"tmpfs", 0, None)
+sys.exit(bool(failed))
+"""
+
+
+@cache
+def has_rooms(user: int | None = None) -> bool:
+    """Whether the kernel gives this user (or `user`, which only root can ask for) the namespaces that model-written code is run in."""
+    python = sys.executable if user is None else shutil.which("python3", path="/usr/bin:/bin")
+    if not python or sys.platform != "linux":
+        return False
+    asked: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+    return subprocess.run([python, "-I", "-S", "-c", _ROOM], capture_output=True, cwd="/", **asked).returncode == 0
+
+
 def missing() -> dict[str, str]:
     """What this machine lacks, and what therefore cannot run here (also the reasons for skipped tests)."""
     lacks = {}
@@ -53,6 +78,10 @@ def missing() -> dict[str, str]:
         lacks["serve"] = "no .venv-serve: engines vllm and vllm_cpu cannot run here (make serve-env)"
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         lacks["browser"] = "no chromium and chromedriver on the path: the page is not tested in a browser (apt-get install chromium-driver)"
+    if not has_rooms():
+        lacks["sandbox"] = "the kernel gives no namespaces: benchmarks that run model-written code refuse to"
+    if os.geteuid() == 0 and not has_rooms(65534):
+        lacks["sandbox_as_nobody"] = "no namespaces for users without rights: model-written code can be run by root alone"
     if os.geteuid() != 0 or sys.platform != "linux":
         lacks["mount"] = "not root on Linux: the full-disk tests, which mount a small tmpfs, are skipped"
     return lacks

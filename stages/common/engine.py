@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import http.client
 import json
@@ -74,6 +75,7 @@ def serve(
         return
     model_dir = model_dir.resolve()
     weights = weights_sha256 or sha256_folder(model_dir, "*.safetensors")
+    engine = dataclasses.replace(engine, dtype=_dtype(engine.dtype, model_dir))
     gpus = 0 if engine.kind == "vllm_cpu" else visible_gpus()
     python = interpreter(engine.kind)
     fingerprint = {
@@ -81,8 +83,10 @@ def serve(
         "device": "cuda" if gpus else "cpu", "max_model_len": engine.max_model_len, "extra_args": list(engine.extra_args),
         "base_sha256": weights, "adapter_sha256": _tuned_sha256(adapter), "chat_template_sha256": sha256_text(chat_template(model_dir)),
     }  # fmt: skip
+    content: list[Any] = [weights, fingerprint["chat_template_sha256"]]  # a folder keeps its name when another model comes to lie in it
     with ExitStack() as stack:
         if adapter and not adapters.is_adapter(adapter):
+            content.append(fingerprint["adapter_sha256"])
             model_dir, adapter = adapter.resolve(), None  # full fine-tuning: a model of its own
         elif adapter and (engine.kind == "transformers" or adapters.needs_merge(adapter)):
             model_dir = stack.enter_context(adapters.merged(model_dir, adapter, weights, log, meanwhile))
@@ -90,7 +94,7 @@ def serve(
         if beside and (not adapters.is_adapter(beside) or engine.kind == "transformers" or adapters.needs_merge(beside)):
             beside = None
         make = functools.partial(_command, engine, model_dir, adapter or beside, shards(model_dir, gpus), python)
-        running = stack.enter_context(_running(engine, make, log, meanwhile, gpus=gpus, lora=adapter or beside))
+        running = stack.enter_context(_running(engine, make, log, meanwhile, gpus=gpus, lora=adapter or beside, content=content))
         name = make(0).model
         if adapter is None and name == "adapter":
             name = "base"
@@ -102,6 +106,15 @@ def serve(
         except PawlError:  # such as: no connection. Where the server is gone, that is the cause
             running.check()
             raise
+
+
+def _dtype(wanted: str, base: Path) -> str:
+    """The base's own precision for "auto": a merged model is stored in float32, and would be asked in another one than its base."""
+    if wanted != "auto" or not (base / "config.json").is_file():
+        return wanted
+    config = read_json(base / "config.json")
+    stored = str(config.get("dtype") or config.get("torch_dtype") or (config.get("text_config") or {}).get("dtype"))
+    return stored if stored in ("bfloat16", "float16", "float32") else wanted
 
 
 def _tuned_sha256(adapter: Path | None) -> str | None:
@@ -116,7 +129,8 @@ def _command(engine: Engine, model_dir: Path, adapter: Path | None, gpus: int, p
 
 
 def _running(
-    engine: Engine, make: Callable[[int], Command], log: Path, meanwhile: Callable[[], None], *, gpus: int, lora: Path | None
+    engine: Engine, make: Callable[[int], Command], log: Path, meanwhile: Callable[[], None], *, gpus: int, lora: Path | None,
+    content: list[Any],
 ) -> AbstractContextManager[server.Running]:  # fmt: skip
     """The server that answers: the run's shared one, or one of this evaluation alone."""
     owner = server.owner_of_this_run() if engine.keep_alive else None
@@ -127,7 +141,7 @@ def _running(
     if engine.kind == "transformers":  # its server loads any model by name, so the one that it began with does not count
         at = argv.index("--model")
         argv = argv[:at] + argv[at + 2 :]
-    key = sha256_text(json.dumps([argv, sorted(started.env.items()), adapters.sha256(lora) if lora else ""]))[:24]
+    key = sha256_text(json.dumps([argv, sorted(started.env.items()), adapters.sha256(lora) if lora else "", content]))[:24]
     return server.shared(
         engine.kind, key, make, log, engine.startup_timeout_s, meanwhile, owner=owner, idle_s=engine.keep_alive_idle_s, gpu=bool(gpus)
     )
@@ -182,7 +196,7 @@ def _external(engine: Engine, adapter: Path | None) -> Endpoint:
             fix=f"set engine.{'served_adapter' if adapter else 'served_model'} to one of: {listed}",
         )
     unknown = dict.fromkeys(("engine_version", "device", "base_sha256", "chat_template_sha256"))
-    known = {"engine": "external", "dtype": engine.dtype, "served_model": engine.served_model, "adapter_sha256": _tuned_sha256(adapter)}
+    known = {"engine": "external", "dtype": engine.dtype, "served_model": base, "adapter_sha256": _tuned_sha256(adapter)}
     if adapter:
         known["adapter_served_as"] = model
     return Endpoint(url, model, engine.api_key_env, known | unknown)

@@ -25,8 +25,9 @@ TAIL = 4000
 
 # what looks like a key or a password, wherever a library may have printed it; the name before it stays
 _SECRETS = re.compile(
-    r"(?i)((?:api[_-]?key|token|secret|password|passwd|authorization)\b[\"']?\s*[:=]\s*[\"']?(?:bearer\s+)?)[^\s\"',;&]{6,}"
-    r"|()\b(?:sk|hf|ghp|gho|glpat|xox[bp]|AKIA)[-_]?[A-Za-z0-9_-]{16,}|(://[^\s/:@]+:)[^\s/@]+(?=@)"
+    r"(?i)((?:(?:api|access)[_-]?key|token|secret|password|passwd|authorization)\b\\*[\"']?\s*[:=]\s*\\*[\"']?"
+    r"(?:(?:bearer|basic)\s+)?|--[\w-]*(?:key|token|secret|password)\s+|\bbearer\s+(?=\S*\d))[^\s\"',;&\\]{6,}"
+    r"|()\b(?:sk|hf|ghp|gho|glpat|xox[bp]|AKIA)[-_]?[A-Za-z0-9_-]{16,}|(://(?:[^\s/:@]+:)?)[^\s/@]+(?=@)"
 )
 
 
@@ -83,7 +84,7 @@ def record(
     texts = {"error": error, "where": where, "fix": fix, "traceback": traceback, "tail": tail}
     write_json(
         ROOT / FOLDER / f"{stage}.json",
-        {name: redact(text)[-TAIL:] for name, text in texts.items()}
+        {name: redact(text)[-TAIL:].encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
         | {
             "stage": stage,
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -108,7 +108,7 @@ def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
                     continue
                 try:
                     row = json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise PawlError(f"broken line: {error}", where=f"{path}:{number}", fix="mend or remove that line") from None
                 if not isinstance(row, dict):
                     raise PawlError(

@@ -44,10 +44,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Asking:
-    """How a server is asked; `extra` joins the request's body (top_k, ...).
-
-    `api_key_env` names the environment variable that holds the key, and the key itself is kept nowhere.
-    """
+    """How a server is asked. `extra` joins the request's body (top_k, ...); the key in the variable `api_key_env` is kept nowhere."""
 
     base_url: str
     model: str
@@ -267,13 +264,15 @@ def _reply(raw: bytes) -> Reply:
         raise _Passing(f"the server's answer has no choices: {raw[:200]!r}")
     message, reason = choices[0].get("message"), choices[0].get("finish_reason")
     text = message.get("content") if isinstance(message, dict) else None
+    if text is None and isinstance(message, dict) and reason == "length":
+        text = ""  # cut off while it was still thinking, which a reasoning parser keeps apart: it would be so again
     if not isinstance(text, str):
         raise _Passing(f"the server's answer has no text (finish_reason {reason!r:.60}): {raw[:200]!r}")
     if not isinstance(reason, str):
         raise _Passing("the server's answer does not say why it ended (finish_reason)")
     usage = answer.get("usage")
     read, written = (usage.get("prompt_tokens"), usage.get("completion_tokens")) if isinstance(usage, dict) else (None, None)
-    if not isinstance(read, int) or not isinstance(written, int) or min(read, written) < 0:
+    if not isinstance(read, int) or not isinstance(written, int) or not 0 <= min(read, written) <= max(read, written) < 2**31:
         raise _Passing("the server's answer does not count its tokens (usage)")
     return Reply(text, read, written, reason)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tempfile
 import unicodedata
 import warnings
@@ -22,12 +23,18 @@ from stages.common.shapes import Question
 __all__ = ["PARTS", "Bad", "Question", "choose", "normalize", "read", "rows_of", "scorer", "split", "stream", "take"]
 
 PARTS = ("train", "val", "test")
+_UNSEEN = re.compile("[\0\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]")
+_DASHES = re.compile("[\u2010-\u2013\u2212\ufe58\ufe63\uff0d]")
 
 
 def normalize(text: str) -> str:
-    """The form in which two questions are compared: NFKC, case folded, blanks collapsed; signs stay, since "4 - 1" is not "4 + 1"."""
+    """The form in which two questions are compared: NFKC, case folded, blanks collapsed, without characters that do not show.
+
+    Signs stay, since "4 - 1" is not "4 + 1"; a minus and a hyphen are one, however they are set.
+    """
     if text.isascii():  # the same, thirty times as fast
-        return " ".join(text.lower().split())
+        return " ".join(text.lower().replace("\0", "").split())
+    text = _DASHES.sub("-", _UNSEEN.sub("", text))
     return " ".join(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).split())
 
 

@@ -104,6 +104,7 @@ def shared(
                     "argv": started.argv, "env": started.env, "port": started.port, "log": str(log), "owners": [], "idle_s": idle_s,
                     "gpu": gpu,
                 }  # fmt: skip
+                state.with_suffix(".stop").unlink(missing_ok=True)  # meant for the one before
                 write_json(state, known | {"owners": [owner]})
                 _start_keeper(state, log)
             elif owner not in known["owners"]:

@@ -59,7 +59,7 @@ def question_of(value: Any, form: str = "", *, unanswered: bool = False) -> Ques
     if form == "dpo" or (not form and paired and value["chosen"] is not None):
         return replace(_pair(value), **extra)
     if unanswered and value.get("answer", "missing") == "":
-        return Question(_text(value["question"], "question"), "", **extra)
+        return Question(_text(value["question"], "question"), "", context=_history(value), **extra)
     question = _answered(value, "" if form == "kto" else form)
     if form == "kto" or (not form and labelled and isinstance(value[min(labelled)], bool)):
         label = value.get("kto_tag", value.get("label"))
@@ -94,13 +94,13 @@ def _answered(value: dict[str, Any], form: str) -> Question:
         return _conversation(value["messages" if form == "messages" else "conversations"], value.get("system"))
     if form == "prompt_completion":
         turns = _turns(value["prompt"], "prompt", "user")
-        return _of_turns([*turns, *_turns(value["completion"], "completion", "assistant")])
-    context = _history(value) if form == "alpaca" else ()
+        return _of_turns([*_led(turns, value), *_turns(value["completion"], "completion", "assistant")])
+    context = _history(value) if form == "alpaca" else tuple(_led([], value))
     if form == "alpaca":
         return Question(_asked(value), _text(value["output"], "output"), context=context)
     reasoning = value.get("reasoning")
     told = _text(reasoning, "reasoning") if reasoning not in (None, "") else ""
-    return Question(_text(value["question"], "question"), _text(value["answer"], "answer"), reasoning=told)
+    return Question(_text(value["question"], "question"), _text(value["answer"], "answer"), context=context, reasoning=told)
 
 
 _KEYS = {
@@ -115,8 +115,16 @@ def _asked(value: dict[str, Any]) -> str:
     return _text(value["instruction"], "instruction") + ("" if more in (None, "") else "\n" + _text(more, "input"))
 
 
+def _led(turns: list[tuple[str, str]], value: dict[str, Any]) -> list[tuple[str, str]]:
+    """Turns after the row's own system prompt, where it has one beside them."""
+    system = value.get("system")
+    if system is None or (isinstance(system, str) and not system.strip()) or (turns[:1] and turns[0][0] == "system"):
+        return turns
+    return [("system", _text(system, "system")), *turns]
+
+
 def _history(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
-    turns = [("system", _text(value["system"], "system"))] if value.get("system") else []
+    turns = _led([], value)
     for pair in value.get("history") or []:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise ValueError("history is not a list of pairs")
@@ -139,6 +147,7 @@ def _pair(value: dict[str, Any]) -> Question:
         asked = chosen[:-1]
     elif len(chosen) > 1 or len(rejected) > 1:
         raise ValueError("chosen and rejected do not answer the same conversation")
+    asked = _led(asked, value)
     better, worse = _of_turns([*asked, chosen[-1]]), _of_turns([*asked, rejected[-1]])
     if better.answer.strip() == worse.answer.strip():
         raise ValueError("chosen and rejected are the same")

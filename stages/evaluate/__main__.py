@@ -47,12 +47,12 @@ def main() -> None:
             adapter = None if args.base else tuned_dir()
             tasks = benchmark.read(args.split, params.evaluate.limit)
             benchmark.check_code(tasks, params.benchmark)
-            judged.check(tasks, params.engine.judge, benchmark.JUDGES)
+            judged.check(tasks, params.engine.judge)
             say(tasks, base["name"], adapter)
             with results.answered(tasks, params, base, model_dir, adapter, log_file(args)) as answered:
                 found = {split: results.split(split, tasks, answered, params) for split in args.split}
                 about = {
-                    "model": f"{base['name']}, {'fine-tuned' if adapter else 'base'}", "fingerprint": answered.fingerprint,
+                    "model": f"{base['name']}, {'fine-tuned' if adapter else 'base'}",
                     "settings": infer.settings(params.evaluate) | ruler(params),
                     "opencompass": version("opencompass"), "runtime_s": round(time.monotonic() - begun, 1),
                 }  # fmt: skip

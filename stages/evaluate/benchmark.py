@@ -18,7 +18,7 @@ from stages.common.schema import Benchmark
 
 _COLUMNS = ("item_id", "benchmark", "question", "answer")
 _MEND = "run 'dvc repro --force build_benchmark'"
-JUDGES = ("GenericLLMEvaluator", "CascadeEvaluator")  # evaluators that ask a language model
+_JUDGES = ("GenericLLMEvaluator", "CascadeEvaluator")  # evaluators that ask a language model
 
 
 @dataclass
@@ -93,6 +93,11 @@ def check_code(tasks: list[Task], benchmark: Benchmark) -> None:
             )  # fmt: skip
 
 
+def is_judged(task: Task) -> bool:
+    """Whether scoring asks a language model."""
+    return bool(task.scoring) and str(task.scoring["evaluator"]["type"]).rpartition(".")[2] in _JUDGES  # type: ignore[index]
+
+
 def scorer(task: Task, benchmark: Benchmark) -> Scorer:
     """How a task is scored. Imports that part of OpenCompass, about 1.5 s the first time.
 
@@ -102,8 +107,7 @@ def scorer(task: Task, benchmark: Benchmark) -> Scorer:
     if not task.scoring:
         return Scorer(evaluator({"type": benchmark.evaluator}), postprocessor(benchmark.postprocessor))
     spec, post = task.scoring["evaluator"], task.scoring["postprocessor"]
-    judged = spec["type"].rpartition(".")[2] in JUDGES
-    made = None if judged or task.scoring["executes_code"] else evaluator(spec)
+    made = None if is_judged(task) or task.scoring["executes_code"] else evaluator(spec)
     return Scorer(made, _processor(post) if post else str, task.scoring["metric"], spec)
 
 

@@ -2,8 +2,9 @@
 
 Runs as `python -I box.py ROOM BINDS...` (it imports nothing of Pawl, which is not in the room), reads one job as JSON from its input and
 writes the verdicts to its output. The steps: new namespaces (network, processes, mounts, and, for a user without rights, users); a
-root of its own on memory, in which Python's folders are mounted read-only; limits; no privileges; and for every item one child,
-after which every process in the room is killed. Whatever of this cannot be had ends it before any code is run.
+root of its own on memory, in which Python's folders are mounted read-only; and for every item one child with empty scratch folders of
+its own, limits and no privileges, after which every process in the room is killed. Whatever of this cannot be had ends it before any
+code is run. The room's first process keeps its privileges, so that no item's code can stop it or look into it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
 import sys
 import time
@@ -25,6 +25,8 @@ _RDONLY, _NOSUID, _NODEV, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 32, 4096, 1
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _NOBODY = 65534
 _SCRATCH = "/scratch"
+_SHARED = "/dev/shm"
+_READY = b"R"  # a child's first byte: it is disarmed
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -64,18 +66,23 @@ def furnish(room: str, binds: list[str], memory: int) -> None:
         call("mount", path, str(inside), None, _BIND | _REC, None)
         if not path.startswith("/dev/"):
             call("mount", "none", str(inside), None, _BIND | _REMOUNT | _RDONLY | _NOSUID | _NODEV, None)
-    for name in (_SCRATCH, "/dev/shm", "/old"):
+    for name in (_SCRATCH, _SHARED, "/old"):
         Path(room + name).mkdir(parents=True, exist_ok=True)
-    for name in (_SCRATCH, "/dev/shm"):
-        call("mount", "tmpfs", room + name, "tmpfs", _NOSUID | _NODEV, f"size={memory},mode=1777")
     os.chdir(room)
     call("syscall", _PIVOT_ROOT[os.uname().machine], ".", "old")
     os.chdir("/")
     call("umount2", "/old", 2)
     Path("/old").rmdir()
     call("mount", "none", "/", None, _REMOUNT | _RDONLY | _NOSUID | _NODEV, f"size={memory},mode=755")
-    os.chdir(_SCRATCH)
     os.environ["TMPDIR"] = os.environ["HOME"] = _SCRATCH
+
+
+def clear(memory: int) -> None:
+    """Empty folders to write into, for this process and its children alone; they are gone when these are."""
+    call("unshare", _NEW_NS)
+    for name in (_SCRATCH, _SHARED):
+        call("mount", "tmpfs", name, "tmpfs", _NOSUID | _NODEV, f"size={memory},mode=1777")
+    os.chdir(_SCRATCH)
 
 
 def disarm(was_root: bool, limits: dict[str, int]) -> None:
@@ -96,27 +103,34 @@ def disarm(was_root: bool, limits: dict[str, int]) -> None:
         raise OSError("privileges are left")
 
 
-def run(job: dict) -> list[dict]:
+def run(job: dict, was_root: bool) -> list[dict]:
     """The verdict of each item: {"score": ...} or {"error": ...}, one child after the other."""
     score = scorer(job["evaluator"])
-    verdicts = []
-    for item in job["items"]:
-        verdicts.append(alone(score, item, job["seconds"]))
-        for path in Path(_SCRATCH).iterdir():
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-    return verdicts
+    return [alone(score, item, job, was_root) for item in job["items"]]
 
 
-def alone(score, item: dict, seconds: float) -> dict:
-    """Score one item in a child of its own; at the end every process but this one, which is the room's first, is killed."""
+def alone(score, item: dict, job: dict, was_root: bool) -> dict:
+    """Score one item in a child of its own; at the end every process but this one, which is the room's first, is killed.
+
+    Raises:
+        OSError: the child could not be disarmed, so that it ran nothing.
+    """
     reading, writing = os.pipe()
+    seconds = job["seconds"]
     if os.fork() == 0:
         try:
             os.close(reading)
-            resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 1))
-            null = os.open("/dev/null", os.O_RDWR)
-            for number in (0, 1, 2):
-                os.dup2(null, number)
+            try:
+                clear(job["memory"])
+                disarm(was_root, job["limits"])
+                resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 1))
+                null = os.open("/dev/null", os.O_RDWR)
+                for number in (0, 1, 2):
+                    os.dup2(null, number)
+            except BaseException as error:  # noqa: BLE001 - told by what is missing: the first byte
+                os.write(writing, f" {error}".encode())
+                return {}
+            os.write(writing, _READY)
             try:
                 verdict = {"score": float(score(item))}
             except BaseException as error:  # noqa: BLE001 - whatever model-written code raises
@@ -125,6 +139,8 @@ def alone(score, item: dict, seconds: float) -> dict:
         finally:
             os._exit(0)
     os.close(writing)
+    if os.read(reading, 1) != _READY:
+        raise OSError(f"an item's process could not be disarmed:{os.read(reading, 1000).decode(errors='replace')}")
     until, text = time.monotonic() + seconds, b""
     while (left := until - time.monotonic()) > 0 and select.select([reading], [], [], left)[0]:
         part = os.read(reading, 65536)
@@ -140,10 +156,17 @@ def alone(score, item: dict, seconds: float) -> dict:
             time.sleep(0.005)
         except (ChildProcessError, ProcessLookupError):
             break
+    return read(text)
+
+
+def read(text: bytes) -> dict:
+    """What a child says, which may be the model's own words: a score or an error, and nothing else."""
     try:
-        verdict = json.loads(text)
-        return verdict if isinstance(verdict, dict) and ("error" in verdict or 0 <= verdict["score"] <= 1) else {"error": "no verdict"}
-    except (ValueError, KeyError, TypeError):
+        said = json.loads(text)
+        if "score" in said and isinstance(said["score"], float) and 0 <= said["score"] <= 1:
+            return {"score": said["score"]}
+        return {"error": str(said["error"])[:300]}
+    except (ValueError, KeyError, TypeError, RecursionError):
         return {"error": "no verdict: it ran too long, or ended"}
 
 
@@ -188,15 +211,17 @@ def main() -> int:
     room, binds = sys.argv[1], sys.argv[2:]
     sys.path[:] = [os.path.realpath(path) for path in sys.path]  # what is mounted
     job = json.load(sys.stdin)
+    Path("/proc/self/oom_score_adj").write_text("1000")  # where memory ends, these processes are what the kernel takes
     was_root = leave()
     _libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: nothing here outlives the evaluation
     child = os.fork()  # the first process of the new process namespace: with it, all others in it end
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     _libc.prctl(1, signal.SIGKILL, 0, 0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process gets no signal from within but those that it handles
     furnish(room, binds, job["memory"])
-    disarm(was_root, job["limits"])
-    sys.stdout.write(json.dumps(run(job)))
+    clear(job["memory"])  # what an evaluator's imports want to write; no item sees it
+    sys.stdout.write(json.dumps(run(job, was_root)))
     sys.stdout.flush()
     return 0
 

@@ -11,7 +11,6 @@ from typing import Any
 from stages.common import llm
 from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
-from stages.common.files import sha256_text
 from stages.common.schema import Engine, Evaluate
 from stages.evaluate.benchmark import Task
 from stages.evaluate.journal import Journal, request_key
@@ -30,13 +29,6 @@ def settings(evaluate: Evaluate) -> dict[str, Any]:
     """
     always = {name: getattr(evaluate, name) for name in _ALWAYS}
     return always | {name: getattr(evaluate, name) for name, usual in _UNUSUAL.items() if getattr(evaluate, name) != usual}
-
-
-def prompts_sha256(tasks: list[Task]) -> dict[str, str]:
-    """Hash of what is asked, where that is more than the question: worked examples are part of the ruler, but not of an item."""
-    if not any(task.scoring for task in tasks):
-        return {}
-    return {"prompts_sha256": sha256_text("\n".join(sorted(request_key(turns, 0) for task in tasks for turns in task.conversations)))}
 
 
 def ask(

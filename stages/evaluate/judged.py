@@ -15,24 +15,29 @@ from stages.common import llm
 from stages.common.errors import PawlError
 from stages.common.schema import LLM
 from stages.evaluate import score
-from stages.evaluate.benchmark import Scorer, Task, evaluator, named
+from stages.evaluate.benchmark import Scorer, Task, evaluator, is_judged, named
 from stages.evaluate.journal import Journal, request_key
 
 _ROLES = {"HUMAN": "user", "BOT": "assistant", "SYSTEM": "system"}
 
 
-def check(tasks: list[Task], judge: LLM, kinds: tuple[str, ...]) -> None:
+def check(tasks: list[Task], judge: LLM) -> None:
     """Refuse, before anything is asked, what needs a judge where none is declared.
 
     Raises:
         PawlError: names the benchmark.
     """
     for task in tasks:
-        if task.scoring and task.scoring["evaluator"]["type"].rpartition(".")[2] in kinds and not judge.base_url:
+        if is_judged(task) and not judge.base_url:
             raise PawlError(
                 f"{task.name} is scored by a language model, and none is declared", where="engine.judge",
                 fix="set engine.judge.base_url, engine.judge.model and engine.judge.api_key_env",
             )  # fmt: skip
+
+
+def identity(judge: LLM) -> dict[str, Any]:
+    """What its verdicts depend on, apart from the question."""
+    return {"model": judge.model, "temperature": judge.temperature, "max_output_tokens": judge.max_output_tokens}
 
 
 def scores(judge: LLM, folder: Path, scorer: Scorer) -> score.Score:
@@ -76,7 +81,7 @@ def _ask(judge: LLM, folder: Path, spec: dict[str, Any], task: Task, predictions
     )  # fmt: skip
     conversations = [question(spec, task.items[index], predictions[index]) for index in indices]
     keys = [request_key(turns, 0) for turns in conversations]
-    journal = Journal(folder, {"judge": judge.model, "base_url": judge.base_url, "temperature": judge.temperature})
+    journal = Journal(folder, {"judge": identity(judge), "base_url": judge.base_url})
     missing = [number for number, key in enumerate(keys) if key not in journal.replies]
     try:
         if missing:

@@ -15,7 +15,7 @@ from stages.common.schema import Config
 from stages.common.server import ServerDiedError
 from stages.evaluate import benchmark, details, infer, judged, sandbox, score
 from stages.evaluate.benchmark import Scorer, Task
-from stages.evaluate.journal import Journal
+from stages.evaluate.journal import Journal, request_key
 from stages.evaluate.think import Thinking
 
 
@@ -25,17 +25,12 @@ class Answered:
 
     Attributes:
         replies: by repeat, task and item.
-        fingerprint: what they depend on beside the questions: model, template, engine, sampling, and worked examples.
+        fingerprint: what they depend on beside what is asked: model, template, engine, sampling.
     """
 
     replies: infer.Replies
     scorers: list[Scorer]
     fingerprint: dict[str, Any]
-
-    @property
-    def short(self) -> str:
-        """Its hash, for each row."""
-        return sha256_text(json.dumps(self.fingerprint, sort_keys=True))[:16]
 
 
 @contextmanager
@@ -60,8 +55,10 @@ def answered(
                 params.engine, model_dir, adapter, log, weights_sha256=base["weights_sha256"],
                 meanwhile=None if scorers else load, beside=_beside(),
             ) as endpoint:  # fmt: skip
-                fingerprint = endpoint.fingerprint | infer.settings(params.evaluate) | infer.prompts_sha256(tasks)
-                journal = Journal(ROOT / ".pawl" / "eval", fingerprint | {"base_url": params.engine.base_url})
+                fingerprint = endpoint.fingerprint | infer.settings(params.evaluate)
+                journal = Journal(
+                    ROOT / ".pawl" / "eval", _shaping(fingerprint, endpoint, tasks, base) | {"base_url": params.engine.base_url}
+                )
                 try:
                     replies = infer.ask(endpoint, tasks, params.engine, params.evaluate, journal, _right(tasks, scorers, params))
                 finally:
@@ -78,19 +75,44 @@ def answered(
 def split(which: str, tasks: list[Task], found: Answered, params: Config) -> tuple[list[items.Row], dict[str, Any]]:
     """Rows and summary of one split; the rows of a repeat follow those of the one before."""
     thinking, rows = _thinking(params), []
+    own = [task for task in tasks if task.split == which]
+    fingerprint = found.fingerprint | ruler(own, params)
+    short = sha256_text(json.dumps(fingerprint, sort_keys=True))[:16]
     for repeat, replies in enumerate(found.replies):
         for task, scorer, answers in zip(tasks, found.scorers, replies, strict=True):
             if task.split == which:
                 instead = _instead(task, scorer, params)
-                rows += score.rows(
-                    task, answers, scorer, thinking=thinking, repeat=repeat, fingerprint=found.short, instead=instead
-                )  # fmt: skip
-    summary = items.summarize(rows) | {
-        "split": which, "items_sha256": benchmark.items_sha256([task for task in tasks if task.split == which]),
-    }  # fmt: skip
+                rows += score.rows(task, answers, scorer, thinking=thinking, repeat=repeat, fingerprint=short, instead=instead)
+    summary = items.summarize(rows) | {"split": which, "items_sha256": benchmark.items_sha256(own), "fingerprint": fingerprint}
     if thinking.closing:
         summary["thinking"] = dict(thinking.counts)
     return rows, summary
+
+
+def ruler(tasks: list[Task], params: Config) -> dict[str, Any]:
+    """What measures the answers of one split, as its fingerprint has it: the same whatever other splits were asked in the same call.
+
+    An item's id is made of its last question and its answer; the worked examples before it, how OpenCompass scores it and who judges
+    it are here.
+    """
+    found: dict[str, Any] = {}
+    if any(not task.scoring for task in tasks):
+        found |= {"evaluator": params.benchmark.evaluator, "postprocessor": params.benchmark.postprocessor}
+    if suites := [task for task in tasks if task.scoring]:
+        found["prompts_sha256"] = sha256_text("\n".join(sorted(request_key(turns, 0) for task in tasks for turns in task.conversations)))
+        found["scoring_sha256"] = sha256_text(json.dumps({task.name: task.scoring for task in suites}, sort_keys=True))
+    if any(benchmark.is_judged(task) for task in suites):
+        found["judge"] = judged.identity(params.engine.judge)
+    return found
+
+
+def _shaping(fingerprint: dict[str, Any], endpoint: engine.Endpoint, tasks: list[Task], base: dict[str, Any]) -> dict[str, Any]:
+    """What a journal is found by: all that shapes an answer, the base's small files too.
+
+    And the splits: two evaluations at once, of one model's two splits, must not remove each other's journal.
+    """
+    splits = sorted({task.split for task in tasks})
+    return fingerprint | {"model": endpoint.model, "files": base.get("files"), "splits": splits}
 
 
 def _instead(task: Task, scorer: Scorer, params: Config) -> score.Score | None:

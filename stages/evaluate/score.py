@@ -37,7 +37,10 @@ def rows(
         raise PawlError(f"{len(replies)} replies to {len(task.items)} items of {task.name}", fix="run again")
     thinking = thinking or Thinking()
     answers = [thinking.strip(reply.text) for reply in replies]
-    predictions = [scorer.postprocess(answer.text) for answer in answers]
+    try:
+        predictions = [scorer.postprocess(answer.text) for answer in answers]
+    except Exception as error:  # a foreign function on text that a model wrote
+        raise _failed("the post-processor", task, error) from error
     scores = instead(task, predictions) if instead else by_rule(task, scorer, predictions)
     if len(scores) != len(task.items) or not all(isinstance(score, float) and 0 <= score <= 1 for score in scores):
         raise PawlError(
@@ -58,12 +61,13 @@ def by_rule(task: Task, scorer: Scorer, predictions: list[Any]) -> list[float]:
     kind = type(scorer.evaluator).__name__
     rule, golds = details.ADAPTERS.get(kind), task.golds
     result = _score(scorer.evaluator, task, predictions, rule.references(golds) if rule else copy.deepcopy(golds))
-    metric = _metric(result, kind, scorer.metric) / 100
+    metric = _metric(result, kind, task, scorer.metric) / 100
     scores = details.verdicts(result, kind, predictions, golds) if rule else _one_by_one(scorer, task, predictions, golds)
     mean = math.fsum(scores) / len(scores)
     if abs(mean - metric) > _TOLERANCE:
         raise PawlError(
-            f"the items of {task.name} have a mean score of {mean:.6f}, but {kind} says {metric:.6f}", where="benchmark.evaluator",
+            f"the items of {task.name} have a mean score of {_shown(task, f'{mean:.6f}')}, but {kind} says {_shown(task, f'{metric:.6f}')}",
+            where="benchmark.evaluator",
             fix="choose an evaluator that scores each item for itself",
         )  # fmt: skip
     return scores
@@ -93,7 +97,12 @@ def _score(evaluator: Any, task: Task, predictions: list[Any], references: list[
 
 
 def _failed(kind: str, task: Task, error: Exception) -> PawlError:
-    return PawlError(f"{kind} failed on {task.name}: {type(error).__name__}: {str(error)[:500]}", where="benchmark.evaluator")
+    return PawlError(f"{kind} failed on {task.name}: {type(error).__name__}: {_shown(task, str(error)[:500])}", where="benchmark.evaluator")
+
+
+def _shown(task: Task, text: str) -> str:
+    """What an error may say of scores and contents: of test items nothing, since who proposes experiments reads why a stage failed."""
+    return text if task.split != "test" else "[test: not shown]"
 
 
 def _rows_of(task: Task, index: int | None) -> Any:
@@ -106,11 +115,11 @@ def _rows_of(task: Task, index: int | None) -> Any:
     return Dataset.from_list(rows)
 
 
-def _metric(result: Any, kind: str, wanted: str = "") -> float:
+def _metric(result: Any, kind: str, task: Task, wanted: str = "") -> float:
     """The one number, in percent, that an evaluator's result stands for."""
     if isinstance(result, dict):
         if "error" in result:
-            raise PawlError(f"{kind}: {result['error']}", where="benchmark.evaluator")
+            raise PawlError(f"{kind}: {_shown(task, str(result['error'])[:500])}", where="benchmark.evaluator")
         numbers = {key: value for key, value in result.items() if key != "details"}
         named = [key for key in ([wanted] if wanted else ["accuracy", "score"]) if key in numbers]
         if not named and (wanted or len(numbers) != 1):
@@ -121,7 +130,7 @@ def _metric(result: Any, kind: str, wanted: str = "") -> float:
             )  # fmt: skip
         result = numbers[named[0] if named else next(iter(numbers))]
     if not isinstance(result, Real) or not math.isfinite(result):
-        raise PawlError(f"{kind} gives {result!r:.80} instead of a number", where="benchmark.evaluator")
+        raise PawlError(f"{kind} gives {_shown(task, f'{result!r:.80}')} instead of a number", where="benchmark.evaluator")
     return float(result)
 
 
@@ -130,10 +139,10 @@ def _one_by_one(scorer: Scorer, task: Task, predictions: list[Any], golds: list[
     kind, scores = type(scorer.evaluator).__name__, []
     for index, (prediction, gold) in enumerate(zip(predictions, golds, strict=True)):
         result = _score(scorer.evaluator, task, [prediction], [copy.deepcopy(gold)], index)
-        scores.append(_metric(result, kind, scorer.metric) / 100)
+        scores.append(_metric(result, kind, task, scorer.metric) / 100)
         if not 0 <= scores[-1] <= 1:
             raise PawlError(
-                f"{kind} gives {scores[-1] * 100:g} % for one item",
+                f"{kind} gives {_shown(task, f'{scores[-1] * 100:g}')} % for one item",
                 where="benchmark.evaluator",
                 fix="choose an evaluator that scores 0 to 100",
             )

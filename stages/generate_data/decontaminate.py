@@ -36,6 +36,7 @@ CANARY = Item(
 )  # fmt: skip
 """An item of no benchmark, always planted: so the control tries every signal, also where a benchmark's own items are too short for one."""
 _BLOCK = 1000
+_DEEPEST = 20  # lists and objects within each other; text that lies deeper is of no usual form
 _TEXTS = (
     "question", "answer", "instruction", "input", "output", "prompt", "completion", "chosen", "rejected", "system", "reasoning", "messages",
     "conversations", "history",
@@ -88,9 +89,10 @@ def search(items: Sequence[Item], n: int, fuzzy: float, *, seen: tuple[str, ...]
 def positive_control(index: Index, items: Sequence[Item]) -> dict[str, dict[str, bool | None]]:
     """Plant items in rows and look whether they are found: {benchmark: {exact, embedded, ...}}, True: all well.
 
-    exact: a row with the item's question. embedded: the question inside a longer row. wrapped: the same between two runs of the
-    benchmark's own boilerplate. paraphrase: the question with other numbers and another beginning. boilerplate: a row of that boilerplate
-    alone, in which no n-gram may be found. None: it cannot be tried, because the items are too short for it, or there is no boilerplate.
+    exact: a row with the item's question. embedded: the question inside a longer row, found by its n-grams: resemblance alone would find
+    it too, and hide that they are not searched for. wrapped: the same between two runs of the benchmark's own boilerplate. paraphrase:
+    the question with other numbers and another beginning. boilerplate: a row of that boilerplate alone, in which no n-gram may be found.
+    None: it cannot be tried, because the items are too short for it, or there is no boilerplate.
     """
     results: dict[str, dict[str, bool | None]] = {}
     for name in sorted({item.benchmark for item in items}):
@@ -104,8 +106,10 @@ def positive_control(index: Index, items: Sequence[Item]) -> dict[str, dict[str,
         planted = long.question if long else ""
         results[name] = {
             "exact": found(f"\t {first.question} \n", "an answer", "exact"),
-            "embedded": found(f"Somebody once asked me this on a train: {planted} I had to think about it.", "So did I.") if long else None,
-            "wrapped": found(f"{frame} {planted} {frame}", "an answer") if long and frame else None,
+            "embedded": found(f"Somebody once asked me this on a train: {planted} I had to think about it.", "So did I.", "ngram")
+            if long
+            else None,
+            "wrapped": found(f"{frame} {planted} {frame}", "an answer", "ngram") if long and frame else None,
             "paraphrase": found(paraphrase(similar.question), "an answer") if similar else None,
             "boilerplate": not found(frame, "", "ngram") if frame else None,
         }
@@ -187,16 +191,18 @@ def _texts(row: Any, where: str) -> Turns:
     return found
 
 
-def _leaves(value: Any, role: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, bool) or value is None or value == "":
+def _leaves(value: Any, role: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    if isinstance(value, bool) or value is None or value == "" or depth > _DEEPEST:
         return
     if isinstance(value, str | int | float):
         yield role, str(value)
     elif isinstance(value, list):
         for part in value:
-            yield from _leaves(part, role)
+            yield from _leaves(part, role, depth + 1)
     elif isinstance(value, dict):
-        yield from _leaves(value.get("content", value.get("value")), str(value.get("role", value.get("from", role))))
+        yield from _leaves(
+            value.get("content", value.get("value", value.get("text"))), str(value.get("role", value.get("from", role))), depth + 1
+        )
 
 
 def _searched(index: Index, path: Path, workers: int) -> Iterator[tuple[int, list[tuple[int, Hit]]]]:

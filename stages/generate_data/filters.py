@@ -102,15 +102,18 @@ class Filters:
 
     def clean(self, rows: Sequence[Row]) -> list[Row]:
         """Only the decontamination, before a teacher is asked: no benchmark item is shown to it, and none is paid for."""
-        left = self._remove("decontamination", list(rows), self._decontamination(rows))
         self._cleaned.update(row.source for row in rows)
-        return left
+        self.searched.update(row.source for row in rows)
+        return self._remove("decontamination", list(rows), self._decontamination(rows))
 
-    def bad(self, source: str, row: Bad, key: str = "bad") -> None:
-        """Count and note a row that cannot be used, with its beginning where that holds nothing of the benchmark."""
+    def bad(self, source: str, row: Bad, key: str = "bad") -> Bad:
+        """Count and note a row that cannot be used, as it is returned: with nothing of the benchmark in its beginning and its reason."""
         setattr(self.counts[source], key, getattr(self.counts[source], key) + 1)
-        found = row.raw and self.index.find([row.raw], "")
-        self.reject({"source": source, "where": row.where, "filter": key, "reason": row.reason, "row": "" if found else row.raw})
+        if self.index.find([row.raw, unescaped(row.raw), row.reason], ""):
+            # the reason may quote the row, as where a table without a header has an item for its names
+            row = Bad(row.where, "not told, because the row holds a benchmark item")
+        self.reject({"source": source, "where": row.where, "filter": key, "reason": row.reason, "row": row.raw})
+        return row
 
     def _remove(self, name: str, rows: list[Row], verdicts: Sequence[str]) -> list[Row]:
         flow, key = self.flow[name], COUNTED.get(name, name)
@@ -193,6 +196,11 @@ class Filters:
 
     def hit_list(self) -> list[dict[str, Any]]:
         return [asdict(hit) | {"rows": rows} for hit, rows in sorted(self.hits.items())]
+
+
+def unescaped(raw: str) -> str:
+    """JSON as a reader sees it: its escapes would hide words."""
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|.)", lambda escape: chr(int(escape[1], 16)) if escape[1] else " ", raw)
 
 
 def badly_formed(answer: str, data: Data) -> str:

@@ -1,7 +1,8 @@
 """Words and runs of words of many texts at once, as arrays of 64-bit hashes.
 
-A word is a run of letters and digits, or one sign of arithmetic ("4 - 1" is not "4 + 1"); other punctuation does not count, and a
-Chinese or Japanese character, written without blanks, is a word. Two different runs of words share a hash with probability 2^-64.
+A word is a run of letters and digits, or one sign of arithmetic ("4 - 1" is not "4 + 1"); other punctuation does not count, nor do the
+stars and underscores of Markdown around a word, and a Chinese or Japanese character, written without blanks, is a word. Two different
+runs of words share a hash with probability 2^-64.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from stages.common.questions import normalize
 
 Array = Any
 _CJK = "\u3040-\u30ff\u3400-\u9fff"
-_SIGNS = "-+*/=<>^%\u00d7\u00f7\u2212\u00b1\u221a"
-_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+|[{_SIGNS}]")
-SIGNS = frozenset(_SIGNS)
+_SIGNS = "-+/=<>^%\u00d7\u00f7\u00b1\u221a"
+_TIMES = r"(?<=\w)\*(?=\w)|(?<= )\*(?= )"
+_WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+|[{_SIGNS}]|{_TIMES}")
+SIGNS = frozenset([*_SIGNS, "*"])
 _LONGEST = 64
 # odd, so that no place of a run loses bits; drawn once and for all, since hashes decide which rows are near duplicates
 PLACES = np.random.Generator(np.random.PCG64(20160212)).integers(0, 2**63, _LONGEST, dtype=np.uint64) * np.uint64(2) + np.uint64(1)

@@ -111,7 +111,8 @@ class Index:
         given = grams.block([question + words(item.answer) for question, item in zip(asked, items, strict=True)])
         starts, hashes = grams.runs_of(given.hashes, given.text, self.n)
         owner = given.text[starts]
-        frequent = _frequent(hashes, owner, boilerplate_limit(len(items)))
+        copies, different = _copies(items)
+        frequent = _frequent(hashes, copies[owner], boilerplate_limit(different))
         is_common = np.isin(hashes, frequent[0])
         if len(frequent[0]):
             first = starts[hashes == frequent[0][np.argmax(frequent[1])]][0]
@@ -135,7 +136,8 @@ class Index:
         given = grams.block(asked)
         starts, hashes = grams.runs_of(grams.without_numbers(given), given.text, minhash.WORDS)
         owner = given.text[starts]
-        common, _ = _frequent(hashes, owner, boilerplate_limit(len(items)))
+        copies, different = _copies(items)
+        common, _ = _frequent(hashes, copies[owner], boilerplate_limit(different))
         keep = ~np.isin(hashes, common)
         hashes, owner = hashes[keep], owner[keep]
         edges = np.searchsorted(owner, np.arange(len(items) + 1))
@@ -206,6 +208,12 @@ class Index:
 
 def _none() -> Array:
     return np.zeros(0, np.uint64)
+
+
+def _copies(items: Sequence[Item]) -> tuple[Array, int]:
+    """For each item the number of its question, and how many different ones there are: a question that comes twice is no boilerplate."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(normalize(item.question), len(numbers)) for item in items]), len(numbers)
 
 
 def _frequent(hashes: Array, owner: Array, limit: int) -> tuple[Array, Array]:

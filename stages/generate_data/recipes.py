@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from stages.common.errors import PawlError
-from stages.common.files import ROOT
+from stages.common.files import ROOT, sha256_text
 from stages.common.llm import Reply
 from stages.common.questions import Bad, Question, normalize, scorer
 from stages.common.schema import Data, Source
@@ -40,6 +40,8 @@ _FINAL = re.compile(r"^[\W_]*(?:the )?(?:final )?answer[\W_]*?(?:[:\uff1a]|\bis\
 _ITEM = re.compile(r"^\s*\d+[.)]\s+(.+?)\s*$", re.MULTILINE)
 _PAIR = re.compile(r"^\s*Q\s*[:\uff1a]\s*(.+?)\s*\n\s*A\s*[:\uff1a]\s*(.+?)\s*$", re.MULTILINE)
 _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # no file of ours can hold it, and no tokenizer reads it
 
 Unverified = tuple[Row, str]
 """A row without an answer that holds, and why."""
@@ -84,7 +86,8 @@ def improve(rows: Iterable[Row], source: Source, data: Data, teacher: Teacher) -
 def _chosen(
     row: Row, replies: list[Reply | Refused], judge: Callable[[str, Question], bool] | None, source: Source
 ) -> Row | Unverified | Bad:
-    usable = [parts for reply in replies if isinstance(reply, Reply) and reply.finish_reason != "length" and (parts := divided(reply.text))]
+    whole = [reply for reply in replies if _storable(reply) and reply.finish_reason != "length"]
+    usable = [parts for reply in whole if (parts := divided(reply.text))]
     if not usable:
         refused = next((reply.reason for reply in replies if isinstance(reply, Refused)), "")
         return Bad(row.where, refused) if refused else (row, "no candidate ends with an answer")
@@ -104,6 +107,10 @@ def _chosen(
     return replace(
         row, question=replace(row.question, reasoning=reasoning, answer=known if known and mode in ("scorer", "number", "text") else answer)
     )
+
+
+def _storable(reply: Reply | Refused) -> TypeGuard[Reply]:
+    return isinstance(reply, Reply) and not _UNSTORABLE.search(reply.text)
 
 
 def _mode(source: Source, question: Question) -> str:
@@ -187,8 +194,9 @@ def similar(seeds: list[Question], source: Source, seed: int, teacher: Teacher, 
             number += 1
 
     barren = 0
-    for number, reply in teacher.answers(requests()):
-        found = _ITEM.findall(reply.text) if isinstance(reply, Reply) else []
+    # not more at once than are wanted: what a reader does not take is paid for all the same
+    for number, reply in teacher.answers(requests(), ahead=-(-source.count // NEW)):
+        found = _ITEM.findall(reply.text) if _storable(reply) else []
         fresh = [question for question, is_new in zip(found, diversity.new(found), strict=True) if is_new] if found else []
         barren = 0 if fresh else barren + 1
         for place, question in enumerate(fresh):
@@ -197,9 +205,10 @@ def similar(seeds: list[Question], source: Source, seed: int, teacher: Teacher, 
             return
 
 
-def passages(folder: Path, where: str) -> Iterator[tuple[str, str]]:
-    """The texts of a folder (.txt, .md, .html), cut into passages of about PASSAGE words at paragraphs, as (file#number, passage)."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".txt", ".md", ".html", ".htm"))
+def passages(folder: Path, seed: int, where: str) -> Iterator[tuple[str, str]]:
+    """The texts of a folder (.txt, .md, .html), files in seeded order, in passages of about PASSAGE words, as (file#number, passage)."""
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in (".txt", ".md", ".html", ".htm"))
+    files = sorted(found, key=lambda path: sha256_text(f"{seed}\0{path.relative_to(folder)}"))
     if not files:
         raise PawlError("the folder has no documents", where=f"{folder} ({where}.path)", fix="put .txt, .md or .html files there")
     for path in files:
@@ -217,15 +226,17 @@ def passages(folder: Path, where: str) -> Iterator[tuple[str, str]]:
                 passage, number = passage[PASSAGE:], number + 1
 
 
-def questions_from(folder: Path, seed: int, teacher: Teacher, scratch: Path, where: str) -> Iterator[tuple[str, str, str] | Bad]:
-    """Questions with answers from every passage, as (file#number, question, answer); none nearly the same as one before."""
+def questions_from(
+    found: Iterable[tuple[str, str]], wanted: int, seed: int, teacher: Teacher, scratch: Path
+) -> Iterator[tuple[str, str, str] | Bad]:
+    """Questions with answers from every passage that was found, as (file#number, question, answer); none nearly the same as one before."""
     diversity = Diversity(scratch)
-    requests = ((place, prompt("documents", passage=passage, wanted=PAIRS), seed) for place, passage in passages(folder, where))
-    for place, reply in teacher.answers(requests):
+    requests = ((place, prompt("documents", passage=passage, wanted=PAIRS), seed) for place, passage in found)
+    for place, reply in teacher.answers(requests, ahead=-(-wanted // PAIRS)):
         if isinstance(reply, Refused):
             yield Bad(place, reply.reason)
             continue
-        pairs = _PAIR.findall(reply.text)
+        pairs = _PAIR.findall(reply.text) if _storable(reply) else []
         if not pairs:
             yield Bad(place, "the teacher's reply holds no questions", reply.text[:2000])
             continue

@@ -40,7 +40,7 @@ class Replies:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._waiting: dict[bytes, Reply] = {}  # put, but not yet in the file
         self._queue: queue.SimpleQueue[tuple[bytes, Reply] | None] = queue.SimpleQueue()
-        self._error: sqlite3.Error | None = None
+        self._error: Exception | None = None
         try:
             self._reader = self._open()
             with self._reader:
@@ -70,7 +70,7 @@ class Replies:
             ).fetchone()
         except sqlite3.Error as error:
             raise self._explain(error) from None
-        return Reply(_decode(row[0]), *row[1:]) if row else None
+        return Reply(_decode(row[0]), row[1], row[2], _decode(row[3])) if row else None
 
     def put(self, key: bytes, reply: Reply) -> None:
         """Keep a reply. Raises PawlError where an earlier one could not be written: nothing more is paid for that would be lost."""
@@ -104,7 +104,7 @@ class Replies:
                 if last:
                     break
             connection.close()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError, OverflowError) as error:  # of a server's odd reply too: a dead writer must be noticed
             self._error = error
 
     def _insert(self, connection: sqlite3.Connection, batch: list[tuple[bytes, Reply]]) -> None:
@@ -113,14 +113,14 @@ class Replies:
         flat = [
             value
             for key, reply in batch
-            for value in (key, _encode(reply.text), reply.prompt_tokens, reply.output_tokens, reply.finish_reason)
+            for value in (key, _encode(reply.text), reply.prompt_tokens, reply.output_tokens, _encode(reply.finish_reason))
         ]
         with connection:
             connection.execute(f"INSERT OR REPLACE INTO replies VALUES {values}", flat)
         for key, _ in batch:
             self._waiting.pop(key, None)
 
-    def _explain(self, error: sqlite3.Error) -> PawlError:
+    def _explain(self, error: Exception) -> PawlError:
         if "full" in str(error):
             return PawlError(
                 "the disk is full: the teacher's replies cannot be kept", where=str(self.path), fix="free some space and run again"

@@ -97,16 +97,23 @@ class _One:
         elif self.source.recipe == "similar":
             self._similar([row.question for row in islice(self._rows(), _SEEDS)])
         else:
-            self._through(self._rows())
+            self._through(self._rows(), 0 if self.data.stratify else self.source.count)
         self._refuse_bad()
 
-    def _through(self, rows: Iterable[Row]) -> int:
-        """How many rows the filters keep, after the teacher where there is a recipe."""
-        if self.source.recipe:
-            clean = (row for block in _blocks(self._counted(rows)) for row in self.filters.clean(block))
-            rows = self._sound(recipes.improve(clean, self.source, self.data, self._teachers(self.source.tier)))
-        else:
-            rows = self._counted(rows)
+    def _through(self, rows: Iterable[Row], wanted: int = 0) -> int:
+        """How many rows the filters keep, after the teacher where there is a recipe; he is asked for no more than are `wanted` (0: all)."""
+        if not self.source.recipe:
+            return sum(self.filters.keep(block) for block in _blocks(self._counted(rows)))
+        clean = (row for block in _blocks(self._counted(rows)) for row in self.filters.clean(block))
+        if not wanted:
+            return self._improved(clean)
+        kept = 0
+        while block := list(islice(clean, min(BLOCK, wanted - kept))):
+            kept += self._improved(block)
+        return kept
+
+    def _improved(self, clean: Iterable[Row]) -> int:
+        rows = self._sound(recipes.improve(clean, self.source, self.data, self._teachers(self.source.tier)))
         return sum(self.filters.keep(block) for block in _blocks(rows))
 
     def _counted(self, rows: Iterable[Row]) -> Iterator[Row]:
@@ -145,9 +152,9 @@ class _One:
 
     def _bad(self, bad: Bad, key: str = "bad", *, counted: bool = False) -> None:
         self.counts.read += not counted
+        told = self.filters.bad(self.name, bad, key)
         if len(self._first_bad) < 5:
-            self._first_bad.append(bad)
-        self.filters.bad(self.name, bad, key)
+            self._first_bad.append(told)
 
     def _refuse_bad(self) -> None:
         bad, total = self.counts.bad + self.counts.refused, self.counts.read
@@ -180,7 +187,15 @@ class _One:
 
     def _documents(self) -> None:
         teacher, folder = self._teachers(self.source.tier), ROOT / self.source.path
-        found = recipes.questions_from(folder, self.data.seed, teacher, self._scratch, self.where)
+        number, dirty = 0, set()
+        for block in _blocks(self._row(Question(text, ""), place) for place, text in recipes.passages(folder, self.data.seed, self.where)):
+            clean = {id(row) for row in self.filters.clean(block)}  # a passage goes into a prompt too
+            dirty |= {number + at for at, row in enumerate(block) if id(row) not in clean}
+            number += len(block)
+        self.counts.read += len(dirty)
+        passages = enumerate(recipes.passages(folder, self.data.seed, self.where))
+        shown = (passage for number, passage in passages if number not in dirty)
+        found = recipes.questions_from(shown, self.source.count, self.data.seed, teacher, self._scratch)
 
         def rows() -> Iterator[Row]:
             for one in found:
@@ -190,8 +205,9 @@ class _One:
                     place, question, answer = one
                     yield self._row(Question(self.source.prompt.replace("{question}", question), answer), place)
 
-        for block in _blocks(self._counted(rows())):
-            self.filters.keep(block)
+        made, wanted = self._counted(rows()), self.source.count
+        while block := list(islice(made, min(BLOCK, wanted))):
+            wanted -= self.filters.keep(block)
 
 
 def _blocks(rows: Iterable[Row]) -> Iterator[list[Row]]:

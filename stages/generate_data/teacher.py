@@ -39,8 +39,8 @@ class Refused:
 class Budget:
     """What a run may spend on replies that are not in the cache; 0 means no limit.
 
-    A reply's price is known only when it has come, so requests in flight are counted at the mean of those before: what is spent at
-    the end may exceed the limit by the spread of the last replies.
+    A reply's price is known only when it has come, so requests in flight are counted at the mean of those before, and at the longest
+    reply before the first has come: what is spent at the end may exceed the limit by the spread of the last replies.
     """
 
     max_tokens: int = 0
@@ -56,12 +56,17 @@ class Budget:
         self.output_tokens += reply.output_tokens
         self.cost += (reply.prompt_tokens * llm.price_in + reply.output_tokens * llm.price_out) / 1e6
 
-    def left(self) -> float:
-        """How many replies of the mean size still fit: infinite without a limit, or before the first reply."""
+    def left(self, llm: LLM) -> float:
+        """How many replies still fit: infinite without a limit, at least one before the first reply."""
+        longest = llm.max_output_tokens
         fits = math.inf
-        for limit, spent in ((self.max_tokens, self.prompt_tokens + self.output_tokens), (self.max_cost, self.cost)):
+        for limit, spent, most in (
+            (self.max_tokens, self.prompt_tokens + self.output_tokens, longest), (self.max_cost, self.cost, longest * llm.price_out / 1e6)
+        ):  # fmt: skip
             if limit and spent:
                 fits = min(fits, (limit - spent) / (spent / self.requests))
+            elif limit and most:
+                fits = min(fits, max(1.0, limit / most))
         return fits
 
 
@@ -114,14 +119,17 @@ class Teacher:
         finally:
             self._loop.close()
 
-    def answers(self, requests: Iterable[tuple[T, list[dict[str, str]], int]]) -> Iterator[tuple[T, Reply | Refused]]:
+    def answers(self, requests: Iterable[tuple[T, list[dict[str, str]], int]], ahead: int = 0) -> Iterator[tuple[T, Reply | Refused]]:
         """The reply to each (anything, messages, seed), with whatever it came with, in the order of the requests.
+
+        Several of these may be read by turns. Args: `ahead`: how many requests may be sent before the first is read (0: a few windows),
+        for a reader that may stop early and would have paid for the others.
 
         Raises:
             PawlError: a request stayed failed, or the budget is used up. No new request starts then, those in flight come to their end,
                 and every reply is in the cache, so that another run goes on from there.
         """
-        source, window, size = iter(requests), deque[_Slot](), _WINDOW * self.llm.concurrency
+        source, window, size = iter(requests), deque[_Slot](), min(ahead or _WINDOW * self.llm.concurrency, _WINDOW * self.llm.concurrency)
         more = True
         try:
             while more or window:
@@ -139,9 +147,20 @@ class Teacher:
                     slot = window.popleft()
                     yield slot.request, self._count(slot.result)
         finally:
-            self._todo.clear()
-            if self._tasks:  # the reader stopped early: what is paid for is kept all the same
+            if window:  # the reader stopped early: what is paid for is kept all the same
+                self._forget(window)
                 self._loop.run_until_complete(self._settle(_GRACE_S))
+
+    def _forget(self, window: Iterable[_Slot]) -> None:
+        """Take what was not sent yet out of the queue, unless another reader waits for the same reply."""
+        own = {id(slot) for slot in window}
+        todo, self._todo = self._todo, deque()
+        for slot in todo:
+            if others := [other for other in self._asked[slot.key] if id(other) not in own]:
+                self._asked[slot.key] = others
+                self._todo.append(others[0])
+            else:
+                del self._asked[slot.key]
 
     def _slot(self, request: Any, messages: list[dict[str, str]], seed: int) -> _Slot:
         key = key_of(self.asking, messages, seed)
@@ -180,7 +199,7 @@ class Teacher:
 
     def _start(self) -> None:
         stopped = self._failed or self._error
-        while self._todo and not stopped and self._in_flight < self.llm.concurrency and self.budget.left() > self._in_flight:
+        while self._todo and not stopped and self._in_flight < self.llm.concurrency and self.budget.left(self.llm) > self._in_flight:
             self._in_flight += 1
             task = self._loop.create_task(self._ask(self._todo.popleft()))
             self._tasks.add(task)
@@ -203,7 +222,7 @@ class Teacher:
                 for waiting in self._asked.pop(slot.key):
                     waiting.result = result
                 self._changed.set()
-                if self._failed or self._error or not self._todo or self.budget.left() <= self._in_flight - 1:
+                if self._failed or self._error or not self._todo or self.budget.left(self.llm) <= self._in_flight - 1:
                     return
                 slot = self._todo.popleft()
         finally:
@@ -214,6 +233,7 @@ class Teacher:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             self._error = error  # a full disk, or a bug of ours: it must be seen, not waited for
+            self._changed.set()
 
     async def _settle(self, limit_s: float | None = None) -> None:
         """Let what is in flight come to its end, within `limit_s` seconds: it is paid for."""

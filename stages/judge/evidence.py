@@ -5,6 +5,8 @@ Each item is one pair, its repeats averaged within it first, so that n counts in
 - p-value: the exact sign-flip test, McNemar's where answers are right or wrong and asked once. `p_better` is one-sided, its alternative
   that the candidate is better: only accepting can be a false alarm here, so all of alpha stands on that side. It is compared with the level
   of this look (see `stages.judge.looks`). `p_two_sided` is reported beside it.
+  The coins are fair for exchangeable answers: one answer an item, or equally many; of repeats it is exact where no item differs, and
+  holds for large n where gains on some items make up for losses on others.
 - interval: 95 %, two-sided, without a correction for looks (see `stages.judge.significance`).
 - min_effect: the observed difference has to reach it, besides p. It is no margin of the test, since +5 points at n = 1,000 would then be
   found in 80 % instead of 92 % of the cases; a gain smaller than it is not accepted however certain it is.
@@ -140,8 +142,8 @@ def _differences(pairs: Pairs, metric: str) -> tuple[Any, Any]:
     if metric == "score":
         difference = a.score / a.repeats - b.score / b.repeats
         return difference, on_a_grid(difference)
-    units = a.correct - b.correct if a.repeats == b.repeats else a.correct * b.repeats - b.correct * a.repeats
-    return units / (a.repeats if a.repeats == b.repeats else a.repeats * b.repeats), units
+    units = a.correct - b.correct  # `pair` has seen that both were asked equally often
+    return units / a.repeats, units
 
 
 def _within(pairs: Pairs) -> float | None:

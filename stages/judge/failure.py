@@ -88,10 +88,17 @@ def _found(label: str, kind: str, why: str, fix: str, line: str) -> dict[str, st
 
 
 def shareable(record: dict[str, Any]) -> dict[str, Any]:
-    """The record as it may be shown: without log, trace and place where the stage saw test items."""
+    """The record as it may be shown: without log, trace and place where the stage saw test items.
+
+    Of its error stays the first line, up to the name of an exception: after it, libraries quote what they could not take.
+    """
     if record.get("stage") in SEES_NO_TEST:
         return record
-    return {**record, **dict.fromkeys(("traceback", "tail", "where", "fix"), "")}
+    first = next(iter(str(record.get("error") or "").strip().splitlines()), "")
+    told = re.sub(r"(\b\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration)\b): .*", r"\1", first)
+    if record.get("traceback") and told == first:
+        told = first.partition(":")[0]
+    return {**record, **dict.fromkeys(("traceback", "tail", "where", "fix"), ""), "error": told}
 
 
 def explain(record: dict[str, Any], hypothesis: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ data could be made to fit them, and the validation score would say nothing any m
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
@@ -20,7 +21,9 @@ _ENDS = re.compile(r"(?<=[.!?])\s+(?=[\"'(\[A-Z0-9])")
 
 
 def words_of(text: str) -> list[str]:
-    return re.findall(r"[^\W_]+", text.casefold())
+    """Case-folded words; full-width digits, invisible characters and grouped thousands hide none."""
+    text = "".join(c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) != "Cf")
+    return re.findall(r"[^\W_]+", re.sub(r"(?<=\d)[,'\u2019](?=\d{3}(?!\d))", "", text).casefold())
 
 
 class Guard:
@@ -61,11 +64,23 @@ class Guard:
 
     def found(self, text: str) -> list[str]:
         """The sentences of a text that leak."""
-        return [sentence for sentence in sentences(text) if self.leaks(sentence)]
+        return [sentence for sentence, leaks in self._marked(text) if leaks]
 
     def cut(self, text: str) -> str:
         """The text without them."""
-        return " ".join(sentence for sentence in sentences(text) if not self.leaks(sentence))
+        return " ".join(sentence for sentence, leaks in self._marked(text) if not leaks)
+
+    def _marked(self, text: str) -> list[tuple[str, bool]]:
+        """Each sentence and whether it leaks, by itself or as a part of a quotation that runs over its end."""
+        parts = sentences(text)
+        placed = [(index, word) for index, part in enumerate(parts) for word in words_of(part)]
+        owner, words = [index for index, _ in placed], [word for _, word in placed]
+        leaking = {index for index, part in enumerate(parts) if self.leaks(part)}
+        for length in self.lengths:
+            for at in range(len(words) - length + 1):
+                if tuple(words[at : at + length]) in self.grams:
+                    leaking.update(owner[at : at + length])
+        return [(part, index in leaking) for index, part in enumerate(parts)]
 
 
 def sentences(text: str) -> list[str]:

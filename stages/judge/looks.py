@@ -14,8 +14,12 @@ What it does not cover: candidates are chosen by what earlier looks told (adapti
 outcomes do. New items, or the test split that nobody chooses by, are the remedy; the number of looks says when it is time.
 
 The history is experiments/looks.jsonl: one line for each pair of a candidate's and an incumbent's answers, in the order in which they
-were first judged. Judged again, they keep their place, so a verdict is reproducible. A copy in .pawl/ gives back what an older commit, a
-`dvc exp apply` or a restored file has not.
+were first judged. Judged again, they keep their number, so a verdict is reproducible; by another measure (judge.primary, judge.metric) they
+are a look of their own, since the measure could be chosen by what the first one told. A copy in .pawl/ gives back what an older commit, a
+`dvc exp apply` or a restored file has not. A number never falls: where lines were lost, moved or merged from another branch, the place in
+the file or the number written down counts, whichever is later.
+
+Not counted: scores of a candidate that was evaluated and never judged, and looks in a clone whose file was never merged (a sweep's are).
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from stages.common.files import sha256_text
 
 FILE, COPY = Path("experiments/looks.jsonl"), Path(".pawl/looks.jsonl")
 Key = tuple[str, ...]
-KEY = ("items", "candidate", "incumbent")
+KEY = ("items", "candidate", "incumbent", "measure")
 SKETCH = 32
 """Item ids that stand for a set of items: the smallest ones. Ids are hashes, so two sets that overlap by a few per cent share some."""
 
@@ -46,11 +50,13 @@ def spend(alpha: float, look: int) -> float:
     return alpha * 6 / (math.pi * look) ** 2
 
 
-def of_pair(candidate: pa.Table, incumbent: pa.Table) -> dict[str, str]:
-    """What identifies a look: the items, a sketch of them, and who was right about which on either side (the texts do not matter)."""
+def of_pair(candidate: pa.Table, incumbent: pa.Table, primary: str = "", metric: str = "correct") -> dict[str, str]:
+    """What identifies a look: the items, a sketch of them, who was right about which on either side (the texts do not matter), and what of
+    it decides, written where it is not the default."""
     ids = sorted(set(candidate["item_id"].to_pylist()))
     sides = {name: sha256_text(_outcomes(table)) for name, table in (("candidate", candidate), ("incumbent", incumbent))}
-    return {"items": sha256_text("\n".join(ids)), "sketch": " ".join(item[:8] for item in ids[:SKETCH]), **sides}
+    measure = {} if (primary, metric) == ("", "correct") else {"measure": f"{metric} of {primary or 'all'}"}
+    return {"items": sha256_text("\n".join(ids)), "sketch": " ".join(item[:8] for item in ids[:SKETCH]), **sides, **measure}
 
 
 def _outcomes(table: pa.Table) -> str:
@@ -60,11 +66,11 @@ def _outcomes(table: pa.Table) -> str:
 
 
 def number(history: Iterable[dict[str, Any]], look: dict[str, str]) -> int:
-    """The place of a look among those at the same or overlapping items, from 1; the next one where it is new."""
+    """The number of a look among those at the same or overlapping items, from 1; the next one where it is new."""
     ours = set(look["sketch"].split())
-    seen = [_key(earlier) for earlier in history if ours & set(earlier["sketch"].split())]
-    key = _key(look)
-    return seen.index(key) + 1 if key in seen else len(seen) + 1
+    overlapping = [earlier for earlier in history if ours & set(earlier["sketch"].split())]
+    numbers = {_key(earlier): max(place, earlier.get("look", 1)) for place, earlier in enumerate(overlapping, 1)}
+    return numbers.get(_key(look)) or max(numbers.values(), default=0) + 1
 
 
 def enter(roots: Iterable[Path], look: dict[str, str], judge: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
@@ -83,7 +89,7 @@ def enter(roots: Iterable[Path], look: dict[str, str], judge: Callable[[int], di
         known: list[tuple[TextIO, str, dict[Key, str]]] = []
         for path in (root / name for root in sorted({root.resolve() for root in roots}) for name in (FILE, COPY)):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(path, "a+", encoding="utf-8"))
+            file = stack.enter_context(open(path, "a+", encoding="utf-8", errors="replace"))
             fcntl.flock(file, fcntl.LOCK_EX)  # workers of a sweep judge side by side
             file.seek(0)
             text = file.read()
@@ -101,7 +107,7 @@ def enter(roots: Iterable[Path], look: dict[str, str], judge: Callable[[int], di
 
 
 def _key(look: dict[str, Any]) -> Key:
-    return tuple(look[name] for name in KEY)
+    return tuple(look.get(name, "") for name in KEY)
 
 
 def _parsed(text: str, path: Path) -> dict[Key, str]:
@@ -112,8 +118,10 @@ def _parsed(text: str, path: Path) -> dict[Key, str]:
             continue
         try:
             entry = json.loads(line)
-            if any(not isinstance(entry[key], str) for key in (*KEY, "sketch")):
+            if any(not isinstance(entry[name], str) for name in (*KEY[:3], "sketch")) or not isinstance(entry.get("measure", ""), str):
                 raise TypeError("a hash is missing")
+            if type(entry.get("look", 1)) is not int or entry.get("look", 1) < 1:
+                raise TypeError("its number is none")
         except (ValueError, KeyError, TypeError) as error:
             fix = f"it counts the looks, so it may not lose lines: restore it from Git ('git checkout {FILE}')"
             if path.parts[-2:] == COPY.parts:

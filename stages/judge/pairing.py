@@ -86,7 +86,8 @@ def pair(candidate: Iterable[Row] | pa.Table, incumbent: Iterable[Row] | pa.Tabl
     """Pair two evaluations item by item, for each benchmark.
 
     Raises:
-        PawlError: an item that is missing, duplicated, of other content, or short of a repeat on one side; named and counted.
+        PawlError: an item that is missing, duplicated, of other content, or short of a repeat on one side; named and counted. Sides that
+            were asked unequally often: means of unequal size differ askew, which the sign-flip test takes for a gain.
     """
     left, right = _items(candidate, "candidate"), _items(incumbent, "incumbent")
     fix = "evaluate both sides on the same items: a benchmark that changed needs the incumbent evaluated again"
@@ -101,6 +102,9 @@ def pair(candidate: Iterable[Row] | pa.Table, incumbent: Iterable[Row] | pa.Tabl
         changed = _keys(left.filter(other))
         raise PawlError(f"{_count(changed)} with another answer key on the two sides: {_names(changed)}", fix=fix)
     both = Pairs(_side(left), _side(right))
+    if both.candidate.repeats != both.incumbent.repeats:
+        asked = f"{both.candidate.repeats} times by the candidate, {both.incumbent.repeats} by the incumbent"
+        raise PawlError(f"each item was answered {asked}", fix="evaluate both sides with equally many repeats")
     codes = left["benchmark"].combine_chunks().dictionary_encode()
     where = codes.indices.to_numpy()
     return {name: both.of(where == code) for code, name in enumerate(codes.dictionary.to_pylist())}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from stages.common.errors import PawlError
 from stages.common.files import ROOT, write_text
 from stages.judge.evidence import Rule
 from stages.judge.looks import spend
@@ -122,6 +123,10 @@ def _span(found: list[dict[str, float]], name: str) -> str:
 
 
 def main(pairs: int, seed: int) -> int:
+    if pairs < 1 or seed < 0:
+        raise PawlError(
+            f"{pairs} simulated experiments, seed {seed}", where="--pairs, --seed", fix="give 1 or more pairs, a seed of 0 or more"
+        )
     text = table(pairs, seed)
     write_text(PAGE, text)
     print(text, end="")

@@ -68,7 +68,8 @@ def verdict_on(inputs: Inputs, judge: Judge, experiment: Experiment, max_contami
         outcome = found["outcome"] if all(guard["passed"] for guard in checked) else "reject"
         return {"experiment": plain(experiment.name, 120), "n": found["pooled"]["n"], "outcome": outcome}
 
-    noted = looks.enter(roots, looks.of_pair(inputs.candidate.rows, inputs.incumbent.rows), at_look)
+    look = looks.of_pair(inputs.candidate.rows, inputs.incumbent.rows, judge.primary, judge.metric)
+    noted = looks.enter(roots, look, at_look)
     return {
         "experiment": {name: getattr(experiment, name) for name in ("name", "hypothesis", "parent", "incumbent")},
         "outcome": noted["outcome"],
@@ -102,7 +103,12 @@ def explain_failure(root: Path, since: float) -> int:
     verdict = failure.explain(record, params.experiment.hypothesis if params else "")
     if params and params.judge.kind == "llm":
         about = {"name": params.experiment.name, "hypothesis": params.experiment.hypothesis}
-        verdict = failure.ask(verdict, params.judge.llm, public_settings(params), about, Guard(read_items(root).values(), [], [], ""))
+        try:
+            items = list(read_items(root).values())
+        except PawlError:  # a broken file of items may be the failure itself: without them, nobody could tell what repeats one
+            verdict["failed"] = "not asked: the validation items cannot be read"
+        else:
+            verdict = failure.ask(verdict, params.judge.llm, public_settings(params), about, Guard(items, [], [], ""))
     path = root / "reports" / "failure.md"
     write_text(path, failure.page(verdict))
     print(f"judge: {plain(verdict['words']['Reason'], 1500)}\n  more:  {path.relative_to(root)}")

@@ -68,7 +68,8 @@ def run(train: Train, launcher: Launcher, engine: str) -> None:
     check_extra(train.extra)
     base, model = base_model()
     config = configuration(train, launcher, model)
-    name = checkpoints.key(config, DATA, base, vars(launcher))
+    shape = vars(launcher) | {"workers": launcher.workers or visible_gpus()}  # with fewer GPUs it is another training
+    name = checkpoints.key(config, DATA, base, shape)
     with checkpoints.work_folder(name, launcher.storage) as folder:
         print(f"train: {base['name']}, {train.stage}, {train.finetuning_type} on {'CPU' if config['use_cpu'] else 'GPU'}")
         config |= {"output_dir": str(folder)}
@@ -78,6 +79,9 @@ def run(train: Train, launcher: Launcher, engine: str) -> None:
         if launcher.node_rank:
             print("train: this node has done its part; the result is on the node of rank 0")
             return
+        if checkpoints.key(config, DATA, base, shape) != name:  # load_params sees only the modules of this process, not the trainer's
+            fix = "its result does not count, since DVC would record it under what it finds now: run 'dvc repro' again"
+            raise PawlError("edited while this stage ran", where=f"{DATA} or stages/train", fix=fix)
         state = trainer_state(folder)
         report = summarize(state)
         sha256 = result.keep(folder, model, ADAPTER, train)
@@ -86,10 +90,16 @@ def run(train: Train, launcher: Launcher, engine: str) -> None:
         print(f"train: loss {report['initial_loss']:.3f} to {report['final_loss']:.3f} in {report['steps']} steps, {done.seconds:.0f} s")
 
 
+def visible_gpus() -> int:
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(gpus()) if chosen is None else len([part for part in chosen.split(",") if part])
+
+
 def configuration(train: Train, launcher: Launcher, model: Path) -> dict[str, Any]:
     return arguments(
         train, model=str(model), data=str(DATA.absolute()), output=".pawl/train", use_cpu=train.device == "cpu" or not gpus(),
-        has_eval=has_eval(DATA), checkpoint_steps=launcher.checkpoint_steps, distributed=launcher.kind != "local",
+        has_eval=has_eval(DATA), distributed=launcher.kind != "local",
+        checkpoint_steps=launcher.checkpoint_steps if launcher.nodes == 1 else 0,
     )  # fmt: skip
 
 

@@ -42,6 +42,10 @@ DECIDES_OTHERS = {
 }
 """Fields of Train that are no argument of LLaMA-Factory's under that name."""
 
+_TOKENS = (
+    "add them to the base's tokenizer, which is the one that serves; then set train.extra.resize_vocab=true and "
+    "train.additional_target=embed_tokens,lm_head"
+)
 SYSTEM = {
     "output_dir": "the result goes to models/adapter", "overwrite_output_dir": "", "model_name_or_path": "choose the base by conf/model/",
     "dataset": "rows come from data/train, chosen by conf/data/", "eval_dataset": "set data.eval_fraction", "dataset_dir": "",
@@ -54,7 +58,10 @@ SYSTEM = {
     "gradient_checkpointing": "set train.gradient_checkpointing", "overwrite_cache": "", "tokenized_path": "", "plot_loss": "",
     "include_num_input_tokens_seen": "", "use_swanlab": "", "pissa_convert": "", "ddp_backend": "", "local_rank": "", "use_mca": "",
     "ray_num_workers": "set launcher.workers", "ray_init_kwargs": "set launcher.address", "master_addr": "set launcher.master_addr",
-    "master_port": "set launcher.master_port", "per_device_eval_batch_size": "it is that of training", "hub_token": "",
+    "master_port": "set launcher.master_port", "per_device_eval_batch_size": "it is that of training",
+    "auto_find_batch_size": "set train.per_device_train_batch_size: a result must not depend on the memory that happens to be free",
+    "add_tokens": _TOKENS, "add_special_tokens": _TOKENS, "new_special_tokens_config": _TOKENS,
+    "trust_remote_code": "code that comes with a model is never run; choose a base that transformers knows by itself",
     "adapter_name_or_path": "merge it and choose the result by conf/model/", "predict_with_generate": "evaluation is a stage of its own",
 }  # fmt: skip
 """Arguments that are ours to set, and what to do instead."""
@@ -112,10 +119,11 @@ def arguments(
     return config | train.extra
 
 
-def resumable(train: Train) -> bool:
-    """Whether LLaMA-Factory 0.9.5 goes on from a checkpoint: not where it trains a value head, nor where it will convert a PiSSA adapter,
-    whose starting point it takes from the weights that it finds when training begins."""
-    return train.stage != "rm" and not train.pissa_init
+def resumable(train: Train, nodes: int = 1) -> bool:
+    """Whether a training goes on from a checkpoint: LLaMA-Factory 0.9.5 does not where it trains a value head, nor where it will convert a
+    PiSSA adapter, whose starting point it takes from the weights that it finds when training begins. And torchrun's nodes have a checkout
+    each, of which only that of rank 0 has checkpoints: the others would start at step 0, with other optimizer states and other rows."""
+    return train.stage != "rm" and not train.pissa_init and nodes == 1
 
 
 def saving(train: Train, checkpoint_steps: int) -> dict[str, Any]:

@@ -60,10 +60,13 @@ class Watch(TrainerCallback):
             control.should_save = False  # the result itself is saved next
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        args.distributed_state.wait_for_everyone()  # the other processes write their random state, and their shards, into it too
         if args.should_save:
             seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if not _finite(model):  # from a step after the last loss that was logged
+            raise NonFiniteLossError(f"the weights became NaN or infinite by step {state.global_step}")
         if state.is_world_process_zero:
             figures = {
                 "seconds": time.monotonic() - self.begun, "resumed_from_step": self.first_step,
@@ -71,6 +74,12 @@ class Watch(TrainerCallback):
                 "processes": args.world_size,
             }  # fmt: skip
             write_json(self.folder / FIGURES, figures | _gpu())
+
+
+def _finite(model: Any) -> bool:
+    """Whether every trained weight is a number; where they are sharded, this process's share of them."""
+    trained = (parameter.detach() for parameter in model.parameters() if parameter.requires_grad)
+    return all(bool((part.to_local() if hasattr(part, "to_local") else part).isfinite().all()) for part in trained)
 
 
 def _tokens(state: Any) -> int:

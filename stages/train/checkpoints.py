@@ -57,15 +57,17 @@ def work_folder(name: str, storage: str = "") -> Iterator[Path]:
             fix = "wait for it to end; its result then comes from DVC's cache"
             raise PawlError("the same training is already running", where=str(folder), fix=fix) from None
         os.utime(folder)
-        _forget_old(root)
+        _forget_old(root, folder)
         yield folder
         shutil.rmtree(folder, ignore_errors=True)
         (root / f"{name}.lock").unlink(missing_ok=True)
 
 
-def _forget_old(root: Path) -> None:
-    folders = sorted((path for path in root.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    for folder in folders[: -_KEPT - 1]:
+def _forget_old(root: Path, present: Path) -> None:
+    """Keep the newest with something to go on from: a refused configuration leaves a folder too, and must not push them out."""
+    others = sorted((path for path in root.iterdir() if path.is_dir() and path != present), key=lambda path: path.stat().st_mtime)
+    worth = [path for path in others if any(path.glob(f"checkpoint-*/{SEAL}"))]
+    for folder in [path for path in others if path not in worth[-_KEPT:]]:
         with open(root / f"{folder.name}.lock", "a", encoding="utf-8") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

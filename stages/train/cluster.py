@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from stages.common.doctor import gpus
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, read_json
 from stages.common.schema import Launcher
@@ -36,11 +37,11 @@ def main() -> int:
     if launcher.address:
         ray.init(address=launcher.address, runtime_env={"env_vars": env})
     else:
-        ray.init(num_cpus=max(1, launcher.workers) + 1, include_dashboard=False, runtime_env={"env_vars": env})
+        ray.init(num_cpus=(launcher.workers or max(1, len(gpus()))) + 1, include_dashboard=False, runtime_env={"env_vars": env})
     workers = launcher.workers or int(ray.cluster_resources().get("GPU", 0))
     if not workers:
         raise PawlError("the cluster has no GPU", where="launcher.workers", fix="set launcher.workers to train on CPUs")
-    needed = {"GPU": workers} if device == "gpu" else {"CPU": workers}
+    needed = {"CPU": workers} | ({"GPU": workers} if device == "gpu" else {})
     short = [name for name, count in needed.items() if ray.cluster_resources().get(name, 0) < count]
     if short:  # Ray would wait for them for ever
         found = int(ray.cluster_resources().get(short[0], 0))

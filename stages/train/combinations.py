@@ -28,6 +28,8 @@ def _methods(train: Train, launcher: Launcher, gpus: int) -> None:
     if train.quantization_bit and kind not in ("lora", "oft"):
         fix = "train an adapter (train=qlora), or set train.quantization_bit=0"
         raise refuse(f"a base in {train.quantization_bit} bits cannot be trained by {kind}", "train.quantization_bit", fix)
+    if kind == "lora" and not train.lora_target.strip(" ,"):
+        raise refuse("no module gets an adapter", "train.lora_target", "train.lora_target=all, or names such as q_proj,v_proj")
     for name in ("use_dora", "use_rslora", "pissa_init", "additional_target"):
         if getattr(train, name) and kind != "lora" and not (kind == "oft" and name == "additional_target"):
             raise refuse(
@@ -93,6 +95,9 @@ def _hardware(train: Train, launcher: Launcher, gpus: int) -> None:
             raise refuse("a base in 4 or 8 bits needs the package bitsandbytes", "train.quantization_bit", fix)
         if here and not gpus:
             raise refuse("a base in 4 or 8 bits needs a GPU", "train.quantization_bit", "train=lora, which trains on a CPU")
+    if ("8bit" in train.optim or train.optim.startswith("paged")) and importlib.util.find_spec("bitsandbytes") is None:
+        fix = "train.optim=adamw_torch_fused, or adafactor for less memory"
+        raise refuse(f"train.optim is {train.optim}, but the package bitsandbytes is not installed", "train.optim", fix)
     if train.precision == "fp16" and here and not gpus:
         raise refuse("fp16 trains on GPUs only", "train.precision", "train.precision=bf16")
     if train.extra.get("pure_bf16") and here and not gpus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
 from dataclasses import fields
@@ -46,6 +47,8 @@ def check_extra(extra: dict[str, Any]) -> None:
         if name in RENAMED:
             new = RENAMED[name]
             raise refuse(f"{key} is called {new} now", key, _instead(new))
+        if re.search(r"(_token|_key|_secret)$", name):
+            raise refuse(f"{key} is a secret, and params.yaml is committed", key, "leave it out: the trainer works offline")
         if name in SYSTEM:
             raise refuse(f"{key} is set by the pipeline", key, SYSTEM[name] or "leave it out")
         if name in _OURS:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from stages.common.errors import PawlError
 from stages.common.files import ROOT, read_json, write_json
 from stages.common.schema import Launcher, Train
 from stages.train import checkpoints
+from stages.train.arguments import resumable
 
 LOG = Path(".pawl/logs/train.log")
 
@@ -52,9 +54,9 @@ def launch(config: dict[str, Any], train: Train, launcher: Launcher, folder: Pat
     Raises:
         PawlError: refused (exit code 3), failed, killed, or longer than `timeout_s` seconds: the root cause and the likely fix.
     """
-    resume = checkpoints.last_whole(folder)
+    resume = checkpoints.last_whole(folder) if resumable(train, launcher.nodes) else None
     for path in folder.iterdir():
-        if path.is_dir() and not path.name.startswith("checkpoint-"):
+        if path.is_dir() and not (resume and path.name.startswith("checkpoint-")):
             shutil.rmtree(path)
         elif path.is_file():
             path.unlink()
@@ -150,7 +152,7 @@ def failure(code: int, folder: Path, log: str, timeout_s: float) -> PawlError:
     last = checkpoints.last_whole(folder)
     again = f"'dvc repro' goes on from step {last.name.rpartition('-')[2]}" if last else "'dvc repro' starts it again"
     details = {
-        "exit_code": code, "signal": max(0, -code), "timed_out": code == 124, "tail": log[-4000:], "peak_memory_gib": peak_gib(),
+        "exit_code": code, "signal": max(0, -code), "timed_out": code == 124, "tail": log, "peak_memory_gib": peak_gib(),
         "traceback": told.get("traceback") or _traceback(log),
     }  # fmt: skip
     if told.get("during") == "preflight" and told.get("fix"):
@@ -208,6 +210,6 @@ class _Progress:
                 losses = [
                     f"{name} {entry[key]:.3f}" for name, key in (("loss", "loss"), ("eval loss", "eval_loss")) if entry[key] is not None
                 ]
-                left = time.strftime("%H:%M:%S", time.gmtime(entry["left_s"]))
+                left = timedelta(seconds=round(entry["left_s"]))
                 done = f"{label}step {entry['step']}/{entry['steps']}, {', '.join(losses)}"
                 print(f"train: {done}, {entry['tokens_per_s']:.0f} tokens/s, {left} left")

@@ -64,8 +64,9 @@ def check(
         write_longest(Path(micro), rows, order, batch * tried)
     need, more = check_memory(model, train, targets, launcher, longest)
     checkpoints = check_disk(model, train, targets, launcher, Path(config["output_dir"]))
-    if not resumable(train) and launcher.checkpoint_steps:
-        warnings.append("LLaMA-Factory cannot resume this kind of training: no checkpoints are kept, and a killed run starts again")
+    if not resumable(train, launcher.nodes) and launcher.checkpoint_steps:
+        kind = "kind of training" if launcher.nodes == 1 else "training, whose nodes have a folder each"
+        warnings.append(f"LLaMA-Factory cannot resume this {kind}: no checkpoints are kept, and a killed run starts again")
     return {
         "config": config, "memory": need, "warnings": [*warnings, *more], "longest_tokens": longest, "checkpoint_gib": checkpoints,
         "rows": rows.train, "eval_rows": rows.held_out,
@@ -246,7 +247,7 @@ def check_disk(model: Any, train: Train, targets: list[str], launcher: Launcher,
     size = memory.shape(model, train, targets)
     saved = size.parameters if train.finetuning_type in ("full", "freeze") else size.trainable
     one = (saved * 4 + size.trainable * 8) / memory.GIB
-    wanted = (3 * one if launcher.checkpoint_steps and resumable(train) else 0) + 2 * saved * 4 / memory.GIB
+    wanted = (3 * one if launcher.checkpoint_steps and resumable(train, launcher.nodes) else 0) + 2 * saved * 4 / memory.GIB
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free / memory.GIB
     if wanted > free:

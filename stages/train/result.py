@@ -83,6 +83,7 @@ def figures(run: Run, state: dict[str, Any], sha256: str) -> dict[str, Any]:
         "trainable_parameters": trained,
         "total_parameters": total,
         "adapter_sha256": sha256,
+        "processes": told["processes"],
         "runtime_s": round(run.seconds, 1),
         "tokens_per_s": round(rate, 1),
         "tflop_per_s": round(flops / 1e12, 4),

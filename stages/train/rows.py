@@ -80,7 +80,10 @@ def check_stage(rows: Rows, train: Train) -> None:
     entry = rows.info[DATASET]
     columns = entry.get("columns", {})
     kind = "preferences" if entry.get("ranking") else "thumbs" if columns.get("kto_tag") else "answers"
-    wanted = {"dpo": "preferences", "rm": "preferences", "kto": "thumbs", "sft": "answers", "pt": kind}[train.stage]
+    if kind == "answers" and entry.get("formatting", "alpaca") == "alpaca" and columns and not columns.get("response"):
+        kind = "plain text"
+    # of a conversation, LLaMA-Factory's pt would take the first message alone and drop the answer
+    wanted = {"dpo": "preferences", "rm": "preferences", "kto": "thumbs", "sft": "answers", "pt": "plain text"}[train.stage]
     if kind != wanted:
         fix = f"choose a data option that makes {wanted}, or a stage that learns from {kind}"
         raise refuse(f"train.stage is {train.stage}, which learns from {wanted}; data/train holds {kind}", "train.stage", fix)

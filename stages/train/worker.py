@@ -50,19 +50,20 @@ def train(run: dict[str, Any], folder: Path) -> None:
     """One call of LLaMA-Factory. `run`: name (micro or train), config, needs (a file without which the run is left out)."""
     if run.get("needs") and not (folder / run["needs"]).exists():
         return
+    import torch
     from llamafactory.train.tuner import run_exp
 
     from stages.train.callback import Watch
+
+    # Under torchrun on CPUs the trainer loads its optimizer to "cpu:0", a place that torch's loader does not know
+    torch.serialization.register_package(99, lambda storage: None, lambda storage, place: storage if place.startswith("cpu:") else None)
 
     target = folder if run["name"] == "train" else folder / run["name"]
     target.mkdir(exist_ok=True)
     run_exp(dict(run["config"]), callbacks=[Watch(target)])
     gc.collect()  # the micro run's model
-    if "torch" in sys.modules:
-        import torch
-
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def leave(folder: Path, rank: int, begun: str, text: str, words: dict[str, str]) -> None:

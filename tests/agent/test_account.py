@@ -49,8 +49,9 @@ def test_what_a_run_used_is_its_records_and_the_calls_of_the_next(here: Path) ->
     account.add_call("other", 3, "propose", 10, 5, 9.0)
     with open(account.LEDGER, "a") as file:
         file.write('{"run": "r", "tri')  # a kill in the middle of a line
+    account.add_call("r", 3, "propose", 1, 1, 0.125)  # not lost with it
     records = [record(1, "KEPT", cost={"llm": 0.5, "gpu_hours": 1.0}), record(2, "CRASHED", cost={"llm": 0.0}), Record(3, "y", "KEPT", "h")]
-    assert account.spent("r", 3600.0, records) == Spent(2, 1.0, 0.75, 1.0, 1, 1)
+    assert account.spent("r", 3600.0, records) == Spent(2, 1.0, 0.875, 1.0, 1, 1)
     assert account.calls("r", 1) == {"llm": 0.5, "prompt_tokens": 10.0, "output_tokens": 5.0, "gpu_hours": 0.0}
 
 

@@ -128,3 +128,15 @@ def test_a_ruler_that_differs_is_refused(monkeypatch):
     monkeypatch.setattr(adopt, "_show", lambda commit, path: "benchmark: {seed: 2}\ntrain: {seed: 1}\n")
     with pytest.raises(PawlError, match="may not change benchmark"):
         adopt.settings.parse(adopt.overrides("c" * 40))
+
+
+def test_a_refusal_is_no_failure_of_a_stage_that_would_hide_the_real_one(monkeypatch, tmp_path):
+    def refuse(name: str, why: str) -> None:
+        raise PawlError("no such experiment")
+
+    for module in (process, failure):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(adopt, "adopt", refuse)
+    with pytest.raises(PawlError):
+        adopt.command(argparse.Namespace(name="x", why=""))
+    assert not list(tmp_path.glob(".pawl/failure/*"))

@@ -72,7 +72,9 @@ class Backend:
                 for name, text in {"Content-Length": str(len(data)), **headers}.items():
                     self.send_header(name, text)
                 self.end_headers()
-                self.wfile.write(data)
+                for k in range(len(data) if "Drip" in headers else 1):
+                    self.wfile.write(data[k : k + 1] if "Drip" in headers else data)
+                    time.sleep(0.05 if "Drip" in headers else 0)
 
             def log_message(self, *args: Any) -> None:
                 pass
@@ -245,3 +247,21 @@ def test_passages_are_cut_to_fit() -> None:
     found = knowledge.shown(knowledge.Knowledge("library", [Passage(f"[lib: {k}]", "framework", "x" * 5000) for k in range(20)]), 8000)
     assert sum(len(each["text"]) for each in found) < 8000 + 20 * 250 and len(found) >= 8
     assert os.environ.get("LEEROOPEDIA_API_KEY") != KEY
+
+
+@pytest.mark.parametrize(
+    ("headers", "data", "failure"),
+    [
+        ({"Drip": "1"}, b"<p>" + b"x" * 60, "did not end within"),
+        ({"Content-Type": "text/html; charset=no-such"}, CARD.encode(), "no-such"),
+        ({"Content-Length": "9999"}, CARD.encode(), "broke off"),
+        ({"Content-Type": "text/html"}, b"<div>" * 50_000 + b"deep", ""),
+    ],
+)
+def test_a_page_that_is_sent_badly_is_a_failure_and_no_crash(
+    backend: Backend, tmp_path: Path, headers: dict[str, str], data: bytes, failure: str
+) -> None:
+    backend.pages = {"/bad": (200, data, headers)}
+    web = Web(True, {"bad": Page(f"{backend.url}/bad", "framework")}, timeout_s=0.5)
+    (page,) = knowledge_web.fetch(web, knowledge_web.addresses(web, "", ""), Cache(tmp_path, 60))
+    assert failure in page.failure and (not failure or not page.text)

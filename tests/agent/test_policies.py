@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent import account, gates, knowledge, planner, policy_llm, policy_optuna, words, workspace
+from agent import account, gates, knowledge, planner, policy_llm, policy_optuna, situation, words, workspace
 from agent.gates import Tried
 from agent.history import Record
 from agent.knowledge import Knowledge, Passage
@@ -240,17 +240,31 @@ def test_a_value_is_an_override_that_reads_back(value: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize(("code", "refused"), [(0, ""), (3, "train: error: needs 90 GiB, there are 24"), (1, ""), (2, "")])
-def test_the_training_stage_is_asked_whether_it_fits(monkeypatch: pytest.MonkeyPatch, code: int, refused: str) -> None:
+def test_the_training_stage_is_asked_whether_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, refused: str) -> None:
     asked: list[list[str]] = []
 
     def call(argv: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         asked.append(argv[1:])
-        return subprocess.CompletedProcess(argv, code, '{"config": {}}', "train: error: needs 90 GiB, there are 24\n")
+        return subprocess.CompletedProcess(
+            argv, code, '{"config": {}}', "[WARNING] a library talks\ntrain: error: needs 90 GiB, there are 24\n"
+        )
 
     monkeypatch.setattr(workspace, "call", call)
+    monkeypatch.setattr(workspace, "ROOT", tmp_path)
+    assert planner._Memory()(["train.lora_rank=32"]) == "" and asked == []  # no base yet, which --check refuses with 3, too
+    for name in ("models/base", "data/train"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "models/base.json").write_text("{}")
     memory = planner._Memory()
     assert memory(["train.lora_rank=32", "train.extra.x=1"]) == refused and memory(["train.extra.x=1", "train.lora_rank=32"]) == refused
     assert asked == [["-m", "stages.train", "--check", "train.lora_rank=32", "++train.extra.x=1"]]  # once
+
+
+def test_the_hypothesis_of_an_experiment_can_be_read_and_not_quoted() -> None:
+    record = Record(2, "x", "DISCARDED", "a learning rate of 0.1 is what experts advise", evidence={"accuracy": 0.5})
+    ((citation, text),) = [(each.citation, each.text) for each in situation.passages(KNOWN.situation, [record]) if "0002" in each.citation]
+    assert citation == "[experiment: 0002-x]" and "DISCARDED" in text and "experts" not in text
+    assert "experts advise" in words.history_for([record], KNOWN, 1000)["text"]
 
 
 def test_a_proposal_survives_its_own_json() -> None:
@@ -260,17 +274,22 @@ def test_a_proposal_survives_its_own_json() -> None:
 def test_the_record_holds_every_proposal_and_refusal_and_a_page_for_people(
     served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hostile = replace(GOOD, options=(replace(HALF, why=f"{HALF.why} <script>x</script> | a"), GOOD.options[1]))
+    bad = Change("`<img src=x>", 1, 2), Quote("a b c d e", "<script>y</script> [z](http://evil.example/1)")
+    other = replace(
+        GOOD.options[1], changes=bad[:1], evidence=bad[1:], why=f"{HALF.why} [click](http://evil.example)"
+    )  # refused, and on the page all the same
+    hostile = replace(GOOD, options=(replace(HALF, why=f"{HALF.why} <script>x</script> | a"), other))
     found = plan(served([BREAKS["ratio"], hostile]))
     monkeypatch.setattr(planner.history, "EXPERIMENTS", tmp_path)
     record = Record(7, "half-rate", "PLANNED", "h", policy="llm")
     planner.write_papers(found, record)
     held = json.loads((tmp_path / "0007-half-rate/proposal.json").read_text())
-    assert held["chosen"] == "half-rate" and [len(each["refused"]) > 0 for each in held["attempts"]] == [True, False]
-    assert held["attempts"][1]["proposal"]["options"][0]["changes"] == [
+    assert held["chosen"] == "half-rate" and held["attempts"][0]["refused"]
+    assert held["attempts"][-1]["proposal"]["options"][0]["changes"] == [
         {"key": "train.learning_rate", "before": 0.001, "after": 0.0005, "ratio": 0.5}
     ]
     page = (tmp_path / "0007-half-rate/proposal.md").read_text()
     assert page.startswith(knowledge.FIRST_LINE["web"]) and "## 1. half-rate (chosen)" in page and "0.5)" in page
+    assert "[click](" not in page and "[z](" not in page and "<img" not in page and "`<" not in page
     assert CARD in page and "<script" not in page and "What was refused on the way" in page and "factor of 0.1" in page
     assert PARAMS["train.learning_rate"] == 0.001

@@ -47,6 +47,14 @@ def test_the_error_of_a_stage_that_reads_test_items_is_not_repeated(tmp_path: Pa
     assert execution._failure(log) == f" at {stage}"
 
 
+def test_a_secret_in_an_error_stays_out_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "kpsk_secret_7731")
+    log = tmp_path / "log"
+    log.write_text("fetch_model: error: 401 for kpsk_secret_7731\nERROR: failed to reproduce 'fetch_model': failed to run\n")
+    assert execution._failure(log) == " at fetch_model: 401 for [removed]"
+    assert "7731" not in execution._reason(OSError("https://me:kpsk_secret_7731@host"))
+
+
 def test_the_composer_names_what_overrides_repeat_or_crashed_like(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner.settings, "resolve", lambda overrides: {"train.lora_rank": int(overrides[0][-1])})
     seals = [planner.settings.fingerprint({"train.lora_rank": rank}) for rank in range(5)]

@@ -105,6 +105,63 @@ def test_an_error_answers_its_batch_and_the_next_batch_is_served(tiny: tuple[Any
     assert told.get(timeout=30).output
 
 
+def at_work(models: batching.Models, max_batch: int) -> queue.Queue[Request]:
+    import threading
+
+    inbox: queue.Queue[Request] = queue.Queue()
+    threading.Thread(target=batching.work, args=(inbox, models, max_batch), daemon=True).start()
+    return inbox
+
+
+def test_a_batch_too_large_for_the_memory_is_made_again_in_smaller_ones(
+    tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    usual, sizes = batching.generate, []
+
+    def narrow(model: Any, tokenizer: Any, batch: list[Request]) -> None:
+        sizes.append(len(batch))
+        if len(batch) > 2:
+            batch[0].output.append(1)
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+        usual(model, tokenizer, batch)
+
+    alone = answers(tiny, *[[ask(prompt)] for prompt in PROMPTS])
+    monkeypatch.setattr(batching, "generate", narrow)
+    models, told = batching.Models("float32", "cpu"), queue.Queue[Any]()
+    models.loaded["m"] = tiny
+    requests = [ask(prompt, done=told.put) for prompt in PROMPTS]
+    inbox = at_work(models, 8)
+    for request in requests:
+        inbox.put(request)
+    for _ in requests:
+        assert isinstance(told.get(timeout=30), Request)
+    assert [(request.output, request.finish_reason) for request in requests] == alone and max(sizes[-2:]) <= 2
+
+
+def test_a_request_that_nobody_waits_for_is_not_generated(tiny: tuple[Any, Any]) -> None:
+    left = ask(PROMPTS[1], max_tokens=500)
+
+    def leave(_: Any) -> None:
+        left.closed = True
+
+    answers(tiny, [ask(PROMPTS[0], max_tokens=2, done=leave), left])
+    assert 2 <= len(left.output) <= 3, "it leaves the batch at the next token"
+    models, told = batching.Models("float32", "cpu"), queue.Queue[Any]()
+    models.loaded["m"] = tiny
+    gone = ask(PROMPTS[1], closed=True, done=lambda _: told.put("it was answered"))
+    inbox = at_work(models, 8)
+    inbox.put(gone)
+    inbox.put(ask(PROMPTS[0], done=told.put))
+    assert isinstance(told.get(timeout=30), Request) and not gone.output
+
+
+def test_a_conversation_that_the_template_does_not_take_is_refused(tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny[1], "chat_template", "{{ raise_exception('system turns are not supported') }}")
+    body = {"model": "m", "messages": [{"role": "system", "content": "x"}], "max_tokens": 8}
+    with pytest.raises(batching.Refused, match="system turns are not supported"):
+        batching.parse(body, tiny[1], 64, lambda _: None)
+
+
 def test_a_prompt_that_does_not_fit_is_refused(tiny: tuple[Any, Any]) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x" * 500}], "max_tokens": 8}
     with pytest.raises(batching.Refused, match="more than 64"):

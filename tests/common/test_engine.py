@@ -7,12 +7,14 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from stages.common import adapter as adapters
-from stages.common import commands, engine, llm
+from stages.common import commands, engine, llm, server
 from stages.common.errors import PawlError
 from stages.common.schema import Engine
 from tests.fake_server import FakeServer
@@ -201,6 +203,19 @@ def test_the_fingerprint_names_no_port_time_or_path(fake_command: Path, model: P
     assert str(tmp_path) not in json.dumps(seen[0])
 
 
+@pytest.mark.parametrize(("wanted", "stored", "asked"), [("auto", "bfloat16", "bfloat16"), ("float32", "bfloat16", "float32")])
+def test_a_merged_model_is_asked_in_the_precision_of_its_base(
+    wanted: str, stored: str, asked: str, model: Path, tmp_path: Path, fake_command: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What merges writes is float32: "auto" would then mean another precision for the candidate than for its base."""
+    (model / "config.json").write_text(json.dumps({"dtype": stored}))
+    seen: list[str] = []
+    usual = engine.command
+    monkeypatch.setattr(engine, "command", lambda kind, *args, **kwargs: seen.append(kind.dtype) or usual(**kwargs))
+    with engine.serve(settings("transformers", dtype=wanted), model, None, tmp_path / "log", weights_sha256="abc") as endpoint:
+        assert set(seen) == {asked} and endpoint.fingerprint["dtype"] == asked
+
+
 def test_meanwhile_runs_once_while_the_server_starts(fake_command: Path, model: Path, tmp_path: Path) -> None:
     calls: list[int] = []
     with engine.serve(settings("transformers"), model, None, tmp_path / "log", meanwhile=lambda: calls.append(1)):
@@ -267,6 +282,36 @@ def test_full_fine_tuning_is_served_as_the_model_that_it_is(
     with engine.serve(settings("transformers"), model, tuned, tmp_path / "log", weights_sha256="abc") as endpoint:
         assert set(started) == {tuned.resolve()}
         assert endpoint.fingerprint["base_sha256"] == "abc" and len(endpoint.fingerprint["adapter_sha256"]) == 64
+
+
+@pytest.mark.parametrize("kind", ["transformers", "vllm_cpu"])
+def test_a_shared_server_is_not_taken_for_one_of_another_model_in_the_same_folder(
+    tmp_path: Path, model: Path, fake_command: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    keys: list[str] = []
+
+    @contextmanager
+    def shared(name: str, key: str, *args: object, **kwargs: object) -> Iterator[server.Running]:
+        keys.append(key)
+        yield server.Running(1, lambda: None)
+
+    monkeypatch.setattr(server, "shared", shared)
+    monkeypatch.setattr(engine, "engine_version", lambda *_: "1")
+    monkeypatch.setattr(engine, "interpreter", lambda _: sys.executable)
+    monkeypatch.setenv("PAWL_RUN_PID", str(os.getpid()))
+    tuned = tmp_path / "tuned"
+    tuned.mkdir()
+    (tuned / "config.json").write_text("{}")
+
+    def serve(weights: str, tuned_weights: bytes = b"") -> str:
+        (tuned / "model.safetensors").write_bytes(tuned_weights)
+        with engine.serve(
+            settings(kind, keep_alive=True), model, tuned if tuned_weights else None, tmp_path / "log", weights_sha256=weights
+        ):
+            return keys[-1]
+
+    assert serve("a") == serve("a") != serve("b")
+    assert serve("a", b"one") == serve("a", b"one") != serve("a", b"two")
 
 
 def write_tensors(path: Path, *names: str) -> None:

@@ -72,15 +72,24 @@ def test_no_secret_reaches_the_record(root: Path, monkeypatch: pytest.MonkeyPatc
     told = [
         "sk-abcdefghijklmnopqrstuvwx", "hf_abcdefghijklmnopqrstuvwx", "api_key='swordfish99'", "Authorization: Bearer abc123def456",
         "https://user:swordfish99@host/v1", "got a-value-from-the-environment back", '"token": "swordfish99"',
+        "Authorization: Basic c3dvcmRmaXNo", r'{\"api_key\": \"swordfish99\"}', "https://swordfish99@host/v1", "--api-key swordfish99",
+        "AWS_SECRET_ACCESS_KEY=swordfish99", "sent Bearer abc123def456",
     ]  # fmt: skip
     fail(PawlError("\n".join(told), details={"tail": "\n".join(told), "traceback": "\n".join(told)}))
     text = (root / f".pawl/failure/{STAGE}.json").read_text()
-    for secret in ("swordfish99", "abcdefghijklmnop", "abc123def456", "a-value-from-the-environment"):
+    for secret in ("swordfish99", "abcdefghijklmnop", "abc123def456", "c3dvcmRmaXNo", "a-value-from-the-environment"):
         assert secret not in text
     assert "user:" in text and "api_key" in text
 
 
-@pytest.mark.parametrize("kept", ["num_input_tokens_seen: 1234567", "tokens: 1234567 of 9", "key: value-of-a-dict"])
+def test_a_message_that_utf8_cannot_carry_hides_no_failure(root: Path) -> None:
+    fail(PawlError("a file named \udcff", details={"tail": "\ud800"}))
+    assert left(root)["error"] == "a file named \\udcff"
+
+
+@pytest.mark.parametrize(
+    "kept", ["num_input_tokens_seen: 1234567", "tokens: 1234567 of 9", "key: value-of-a-dict", "token 128256 is not in the vocabulary"]
+)
 def test_what_is_no_secret_stays(kept: str) -> None:
     assert failure.redact(kept) == kept
 

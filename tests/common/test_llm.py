@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -76,6 +77,13 @@ def test_retry_after_is_honoured() -> None:
 def test_an_empty_answer_is_an_answer() -> None:
     with FakeServer(answer=lambda body: "") as server:
         assert llm.ask(asking(server), conversations(1)) == [llm.Reply("", 2, 1, "stop")]
+
+
+def test_a_thought_that_was_cut_off_before_the_answer_is_an_empty_answer_that_was_cut_off() -> None:
+    """A server with a reasoning parser gives no text then; asked again it would give none again, and the evaluation would never end."""
+    choice = {"message": {"content": None, "reasoning_content": "so"}, "finish_reason": "length"}
+    usage = {"prompt_tokens": 3, "completion_tokens": 8}
+    assert llm._reply(json.dumps({"choices": [choice], "usage": usage}).encode()) == llm.Reply("", 3, 8, "length")
 
 
 def test_a_reply_is_data() -> None:

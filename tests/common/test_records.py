@@ -141,6 +141,13 @@ USER, GOOD, WORSE = ("user", "u"), ("assistant", "good"), ("assistant", "worse")
         ({"prompt": turns(("system", "s"), USER), "completion": turns(GOOD)}, Question("u", "good", context=(("system", "s"),))),
         ({"question": "q", "answer": "a", "reasoning": "r", "difficulty": 3}, Question("q", "a", reasoning="r", difficulty="3")),
         ({"prompt": "u", "chosen": "good", "rejected": "worse"}, Question("u", "good", rejected="worse")),
+        (
+            {"system": "s", "question": "u", "chosen": "good", "rejected": "worse"},
+            Question("u", "good", context=(("system", "s"),), rejected="worse"),
+        ),
+        ({"system": "s", "question": "u", "answer": "a"}, Question("u", "a", context=(("system", "s"),))),
+        ({"system": " ", "prompt": "u", "completion": "a"}, Question("u", "a")),
+        ({"system": "s", "prompt": "u", "completion": "a"}, Question("u", "a", context=(("system", "s"),))),
         ({"chosen": turns(USER, GOOD), "rejected": turns(USER, WORSE)}, Question("u", "good", rejected="worse")),
         ({"prompt": "u", "chosen": turns(USER, GOOD), "rejected": turns(USER, WORSE)}, Question("u", "good", rejected="worse")),
         (

@@ -38,6 +38,35 @@ def test_an_evaluation_that_stopped_goes_on_with_the_items_that_are_missing(run:
     assert not list((run.root / ".pawl/eval").glob("*.jsonl")), "the results are written: the journal has done its work"
 
 
+def test_two_splits_of_one_model_at_once_keep_their_own_journals(run: Run) -> None:
+    with FakeServer(fault=lambda number, body: "401" if number > 8 else "") as server:
+        with pytest.raises(PawlError):
+            run(server, "test", concurrency=1, retries=0)
+        server.fault = lambda number, body: ""
+        run(server, "val")
+        [left] = (run.root / ".pawl/eval").glob("*.jsonl")
+        assert len(left.read_text().splitlines()) == 8, "what the other has finished is still there"
+        before = server.requests
+        run(server, "test")
+        assert server.requests - before == 14 - 8
+
+
+@pytest.mark.parametrize("change", ["another model under the same address", "another tokenizer"])
+def test_what_shapes_an_answer_from_outside_the_settings_is_asked_anew(run: Run, change: str) -> None:
+    with FakeServer(fault=lambda number, body: "401" if number > 8 else "", models=("one",)) as server:
+        with pytest.raises(PawlError):
+            run(server, concurrency=1, retries=0)
+        server.fault = lambda number, body: ""
+        before = server.requests
+        if change == "another tokenizer":
+            base = {"name": "Fake", "weights_sha256": "abc", "files": {"tokenizer.json": {"sha256": "other"}}}
+            run.monkeypatch.setattr("stages.evaluate.__main__.base_model", lambda: (base, run.root))
+        else:
+            server.models = ("two",)
+        run(server)
+        assert server.requests - before == 38
+
+
 def test_other_sampling_another_model_or_another_question_is_asked_anew(run: Run) -> None:
     with FakeServer(fault=lambda number, body: "401" if number > 20 else "") as server:
         with pytest.raises(PawlError):

@@ -12,7 +12,7 @@ from stages.common.errors import PawlError
 from stages.common.items import item_id
 from stages.common.llm import Reply
 from stages.common.schema import LLM, Suite
-from stages.evaluate import benchmark, judged, score
+from stages.evaluate import judged, score
 from stages.evaluate.benchmark import Scorer, Task
 from tests.fake_server import FakeServer
 
@@ -66,7 +66,7 @@ def test_braces_in_an_answer_bring_the_judge_no_other_column(task: Task, tmp_pat
 
 def test_without_a_judge_nothing_is_asked(task: Task) -> None:
     with pytest.raises(PawlError, match="scored by a language model") as caught:
-        judged.check([task], LLM(), benchmark.JUDGES)
+        judged.check([task], LLM())
     assert "engine.judge.base_url" in caught.value.fix
 
 

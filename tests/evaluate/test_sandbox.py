@@ -6,17 +6,25 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from stages.common.doctor import missing
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.evaluate import sandbox
 
 ROW = {"prompt": "def f(x):\n", "test": "def check(c):\n    assert c(2) == 4\n", "entry_point": "f"}
 RIGHT = "    return x * 2"
+SPEAK = """    import os
+    for number in range(3, 100):
+        try: os.write(number, {})
+        except OSError: pass
+    os._exit(0)"""
+STOP = "    import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(0.5); return 4"
+PEER = "    import ctypes; assert ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0; return 5"
 SAY = "    import os, sys; raise Exception({})"
 ATTACKS = {
     "the network": "    import socket; socket.create_connection(('127.0.0.1', {port}), 2); return 4",
@@ -32,15 +40,34 @@ ATTACKS = {
     "leaving": "    import os; os._exit(0)",
     "a mount": "    import ctypes; assert ctypes.CDLL(None).mount(b'none', b'/usr', b'tmpfs', 0, None) == 0; return 4",
     "becoming root": "    import os; os.setuid(0); os.listdir('/proc'); return 4",
+    "stopping the room": STOP.replace("return 4", "return 5"),
+    "looking into the room's first process": PEER,
+    "a verdict that nests without end": SPEAK.format("b'[' * 60000"),
+    "a verdict that is no number": SPEAK.format("""b'{"error": 1, "score": "abc"}'"""),
+    "a score above all": SPEAK.format("""b'{"score": 99.0}'"""),
 }
+LEAVE = """    import os
+    for folder in ('/scratch', '/dev/shm'):
+        os.makedirs(folder + '/a/b')
+        open(folder + '/a/b/c', 'wb').write(b'0' * 2**20)
+        os.chmod(folder + '/a/b', 0)
+        os.chmod(folder + '/a', 0)
+    return 4"""
+FOUND = SAY.format("repr([os.listdir('/scratch'), os.listdir('/dev/shm')])")
 
 
 def item(code: str) -> dict:
     return {"prediction": code, "reference": "", "row": ROW}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def room() -> None:
+    if reason := missing().get("sandbox"):
+        pytest.skip(reason)
+
+
 @pytest.fixture(scope="module")
-def verdicts() -> dict[str, dict]:
+def verdicts(room: None) -> dict[str, dict]:
     """One room for all attacks, a right answer before, between and after them."""
     os.environ["PAWL_TEST_SECRET"] = "sk-very-secret"
     import socket
@@ -53,12 +80,10 @@ def verdicts() -> dict[str, dict]:
             "repr([dict(os.environ), os.listdir('/'), [os.path.exists(p) for p in ("
             f"{str(ROOT / 'params.yaml')!r}, {private.name!r}, '/etc/passwd', '/proc/1', '/root/.ssh', '/home')]])"
         )
-        asked: list[tuple[str, str]] = [("right before", RIGHT)]
+        asked: list[tuple[str, str]] = [("right before", RIGHT), ("leaving something behind", LEAVE), ("found", FOUND)]
         for name, code in codes.items():
             asked += [(name, code), (f"right after {name}", RIGHT)]
-        begun = time.monotonic()
         found = sandbox.run({"type": "x.HumanEvalEvaluator"}, [item(code) for _, code in asked], seconds=1.5)
-        assert time.monotonic() - begun < 60
     del os.environ["PAWL_TEST_SECRET"]
     return dict(zip((name for name, _ in asked), found, strict=True))
 
@@ -71,6 +96,10 @@ def test_an_attack_is_a_wrong_answer_and_the_next_item_is_scored_as_ever(attack:
 
 def test_right_is_right(verdicts: dict[str, dict]) -> None:
     assert verdicts["right before"] == {"score": 1.0}
+
+
+def test_an_item_leaves_nothing_for_the_next_one(verdicts: dict[str, dict]) -> None:
+    assert verdicts["leaving something behind"] == {"score": 1.0} and verdicts["found"] == {"error": "Exception: [[], []]"}
 
 
 def test_neither_keys_nor_the_repository_nor_the_machines_files_are_there(verdicts: dict[str, dict]) -> None:
@@ -93,11 +122,12 @@ def test_where_there_is_no_room_nothing_is_run(tmp_path: Path, monkeypatch: pyte
     assert not mark.exists()
 
 
-def test_a_user_without_rights_gets_the_same_room(tmp_path: Path) -> None:
+def test_a_user_without_rights_gets_the_same_room(need: Callable[[str], None]) -> None:
     """As nobody, through a user namespace: with the system's Python, since ours may lie where nobody may look."""
+    need("mount")  # only root can be somebody else
+    need("sandbox_as_nobody")
     python = shutil.which("python3", path="/usr/bin:/bin")
-    if os.geteuid() != 0 or python is None:
-        pytest.skip("this is what the other tests of this file do, or there is no system Python")
+    assert python
     import json
 
     room = Path(tempfile.mkdtemp(prefix="room-", dir="/tmp"))
@@ -106,6 +136,7 @@ def test_a_user_without_rights_gets_the_same_room(tmp_path: Path) -> None:
     box.write_bytes((ROOT / "stages/evaluate/box.py").read_bytes())
     box.chmod(0o644)
     codes = [RIGHT, ATTACKS["a fork bomb"], ATTACKS["writing into the root"], RIGHT, SAY.format("repr([os.getuid(), os.listdir('/')])")]
+    codes += [STOP, PEER, LEAVE, FOUND, RIGHT]
     job = {"evaluator": {"type": "x.HumanEvalEvaluator"}, "items": [item(code) for code in codes], "seconds": 2, "memory": 2**24}
     binds = [path for path in ("/usr", "/bin", "/lib", "/lib64") if os.path.lexists(path)]
     done = subprocess.run(
@@ -116,7 +147,9 @@ def test_a_user_without_rights_gets_the_same_room(tmp_path: Path) -> None:
     room.rmdir()
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert [verdict.get("score") for verdict in found] == [1.0, None, None, 1.0, None] and "[0, [" in found[4]["error"]
+    scores = [1.0, None, None, 1.0, None, 1.0, None, 1.0, None, 1.0]  # a signal to the first process goes nowhere
+    assert [verdict.get("score") for verdict in found] == scores and "[0, [" in found[4]["error"]
+    assert found[8]["error"] == "Exception: [[], []]"
 
 
 @pytest.mark.e2e

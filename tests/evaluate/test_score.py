@@ -106,6 +106,46 @@ def test_a_result_that_does_not_add_up_fails(spoil: Any, message: str) -> None:
         score.rows(make_task(["4", "7"]), replies("4", "8"), scorer(AccwithDetailsEvaluator(spoil), str))
 
 
+class Talkative(ShareOfWords):
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+    def score(self, predictions: list, references: list) -> dict:
+        if self.fault == "raises":
+            raise ValueError(f"cannot read {predictions[0]}")
+        if self.fault == "says":
+            return {"error": f"{predictions[0]} is not {references[0]}"}
+        return {"score": {"text": predictions[0], "mean": 42.125, "high": 4212.5}[self.fault]}
+
+
+@pytest.mark.parametrize("fault", ["raises", "says", "text", "mean", "high"])
+def test_an_error_about_test_items_tells_neither_a_score_nor_a_word_of_them(fault: str) -> None:
+    """What failed is told to whoever proposes the next experiment."""
+    task, process = make_task(["gold"]), str
+    for split, told in (("val", True), ("test", False)):
+        task.split = split
+        with pytest.raises(PawlError) as caught:
+            score.rows(
+                task,
+                replies("secret"),
+                scorer(AccwithDetailsEvaluator(lambda result: result.update(accuracy=42.125)), process)
+                if fault == "mean"
+                else scorer(Talkative(fault), process),
+            )
+        assert any(word in str(caught.value) for word in ("secret", "gold", "42125", "4212.5")) == told
+
+
+def test_a_post_processor_that_fails_is_named_without_the_test_items_words() -> None:
+    def process(text: str) -> str:
+        raise ValueError(f"what is {text}?")
+
+    task = make_task(["4"])
+    task.split = "test"
+    with pytest.raises(PawlError, match="the post-processor failed on t: ValueError") as caught:
+        score.rows(task, replies("secret"), scorer(AccwithDetailsEvaluator(), process))
+    assert "secret" not in str(caught.value)
+
+
 def test_a_metric_that_is_no_mean_over_items_fails() -> None:
     class Harsh(ShareOfWords):
         def score(self, predictions: list, references: list) -> dict:

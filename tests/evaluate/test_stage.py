@@ -16,9 +16,9 @@ import pytest
 from stages.common import llm
 from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
-from stages.common.files import write_json, write_jsonl
+from stages.common.files import sha256_text, write_json, write_jsonl
 from stages.common.items import item_id, read_rows
-from stages.common.schema import Engine, Evaluate
+from stages.common.schema import LLM, Engine, Evaluate
 from stages.common.server import ServerDiedError
 from stages.evaluate import __main__ as stage
 from stages.evaluate import benchmark, infer, results
@@ -229,6 +229,35 @@ def test_every_row_names_what_it_depends_on(run: Run) -> None:
             seen.append(rows[0].fingerprint)
     assert seen[0] == seen[1] != seen[2] and len(seen[0]) == 16
     assert server.bodies[-1]["top_k"] == 5 and "top_k" not in server.bodies[0]
+
+
+def test_a_splits_conditions_do_not_depend_on_the_other_split_being_asked_too(run: Run) -> None:
+    """The base answers both splits in one call and the candidate one: the judge compares what both say of that one."""
+    for split in ROWS:
+        for name in ("loud", "long"):
+            write_json(run.root / f"data/benchmark/{split}/{name}.scoring.json", scoring := {
+                "evaluator": {"type": "x.Y"}, "postprocessor": None, "metric": "accuracy", "executes_code": False,
+            })  # fmt: skip
+    seen = []
+    with FakeServer() as server:
+        for splits in (("val", "test"), ("val",), ("val",)):
+            run(server, *splits)
+            summary = json.loads((run.root / "reports/baseline/val.json").read_text())
+            seen.append(summary["fingerprint"])
+            assert {row.fingerprint for row in read_rows(run.root / "reports/baseline/val.jsonl")} == {
+                sha256_text(json.dumps(summary["fingerprint"], sort_keys=True))[:16]
+            }
+            if len(seen) == 2:
+                write_json(run.root / "data/benchmark/val/loud.scoring.json", scoring | {"metric": ""})
+    assert seen[0] == seen[1] and "prompts_sha256" in seen[0]
+    assert seen[2] != seen[1], "another way to score is another ruler"
+
+
+def test_the_judge_sees_who_scored(run: Run) -> None:
+    task = benchmark.Task("a", "val", [], {"evaluator": {"type": "opencompass.evaluator.GenericLLMEvaluator"}})
+    params: Any = SimpleNamespace(engine=SimpleNamespace(judge=LLM(base_url="http://127.0.0.1:1/v1", model="one")))
+    other: Any = SimpleNamespace(engine=SimpleNamespace(judge=LLM(base_url="http://127.0.0.1:2/v1", model="two")))
+    assert results.ruler([task], params)["judge"]["model"] == "one" and results.ruler([task], params) != results.ruler([task], other)
 
 
 def test_progress_says_nothing_of_test_scores(run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stages.common.errors import PawlError
-from stages.common.files import read_json, read_jsonl
+from stages.common.files import read_json, read_jsonl, write_jsonl
 from stages.common.schema import Data, Source, validate
 from stages.generate_data.filters import badly_formed
 from tests.generate_data.test_generate_data import HELD_OUT, local, make, rows, trained
@@ -82,6 +82,20 @@ def test_removed_rows_are_noted_and_none_of_the_benchmark_is_repeated(root: Path
     assert notes[0]["row"] == "{broken"
     assert "row" not in notes[2] and notes[1]["row"] == ""
     assert "secret number" not in (root / "data/train/rejected.jsonl").read_text()
+
+
+def test_an_item_in_escapes_or_in_the_reason_is_not_repeated_either(root: Path) -> None:
+    item = "\u4eca\u5929\u7684\u5929\u6c14\u5f88\u597d\u6211\u4eec\u53bb\u516c\u56ed\u6563\u6b65\u5427"
+    test = {"item_id": "zh", "benchmark": "zh", "question": item, "answer": "gold", "category": ""}
+    write_jsonl(root / "data/benchmark/test/zh.jsonl", [test])
+    lines = [*rows(20), json.dumps({"question": f"{item}\n"}), json.dumps({HELD_OUT[5]: "x"})]
+    make(root, mine=local(root, lines))
+    assert [note["reason"] for note in removed(root)] == ["not told, because the row holds a benchmark item"] * 2
+    text = (root / "data/train/rejected.jsonl").read_text()
+    assert "u4eca" not in text and "secret number" not in text
+    with pytest.raises(PawlError) as error:
+        make(root, mine=local(root, [json.dumps({HELD_OUT[5]: "x"})]))
+    assert "secret number" not in str(error.value)
 
 
 def test_a_row_with_an_item_in_its_rejected_answer_is_contaminated(root: Path) -> None:

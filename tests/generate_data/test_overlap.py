@@ -1,10 +1,15 @@
 """A benchmark item in a training row is found; what a benchmark says around every item is not taken for one."""
 
+import json
 import random
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from stages.common.errors import PawlError
+from stages.generate_data import decontaminate
 from stages.generate_data.decontaminate import paraphrase, positive_control
 from stages.generate_data.grams import Lookup
 from stages.generate_data.overlap import Hit, Index, Item, boilerplate_limit, words
@@ -179,3 +184,64 @@ def test_every_planted_run_of_thirteen_words_is_found_and_nothing_else() -> None
         noise = rng.choices(VOCABULARY, k=30)
         assert index.find([" ".join(noise[:15])], " ".join([*noise[15:20], *text[start : start + 13], *noise[20:]]))
         assert not index.find([" ".join(noise[:15])], " ".join([*noise[15:20], *text[start : start + 12], *noise[20:]]))
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        str.upper, lambda w: f"**{w}**", lambda w: f"_{w}_", lambda w: f"`{w}`", lambda w: f"\ufeff{w}", lambda w: f"\r\n\u2003{w}",
+        lambda w: f"{w[0]}\u00ad{w[1:]}", lambda w: f"{w[0]}\u200b{w[1:]}", lambda w: f"{w[0]}\0{w[1:]}",
+        lambda w: "".join(chr(ord(c) + 0xFEE0) for c in w),
+    ],
+)  # fmt: skip
+def test_what_the_eye_does_not_see_hides_no_item(hide: Callable[[str], str]) -> None:
+    told = [hide(word) if number % 6 == 0 else word for number, word in enumerate(VOCABULARY[:30])]
+    index = Index([Item("b", "val", " ".join(VOCABULARY[:30]), "9")], 13)
+    assert index.find([f"{' '.join(VOCABULARY[100:140])} {' '.join(told)}"], "x") == [Hit("b", "val", "ngram")]
+
+
+def test_a_minus_is_a_hyphen_and_a_star_between_numbers_a_sign() -> None:
+    index = Index([Item("b", "val", "What is 48 - 17 + 5 * 3 in all?", "46")], 13)
+    assert index.find(["what is 48 \u2212 17 + 5 * 3 in all?"], "x")
+    assert not index.find(["What is 48 - 17 + 5 / 3 in all?"], "x")
+
+
+def test_an_item_that_is_there_twice_is_no_boilerplate() -> None:
+    items = [Item("b", split, " ".join(VOCABULARY[:40]), "9") for split in ("val", "test")]
+    hits = [Hit("b", "test", "ngram"), Hit("b", "val", "ngram")]
+    assert Index(items, 13).find([" ".join(VOCABULARY[5:20])], "x") == hits
+
+
+@pytest.mark.parametrize("part", ["_find_runs", "_find_similar"])
+def test_the_control_fails_where_one_search_alone_is_blind(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Index, part, lambda *_: None)
+    with pytest.raises(PawlError, match="misses a planted item"):
+        decontaminate.search([Item("shop", "val", SHOP, "9")], 13, 0.6)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "", "[1]", "{", '{"question": null}', '{"other": "x"}', '{"question": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        '{"messages": ' + '{"content": ' * 400 + '"x"' + "}" * 401, '{"question": ' + "9" * 5000 + "}",
+    ],
+)  # fmt: skip
+def test_items_that_cannot_be_read_end_the_search_with_code_3(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"question": "Who?", "answer": "Me"}\n')
+    (tmp_path / "items.jsonl").write_text(line + "\n")
+    argv = ["--train", str(tmp_path / "rows.jsonl"), "--items", f"b:val={tmp_path / 'items.jsonl'}", "--workers", "1"]
+    assert decontaminate.main(argv) == 3
+    assert capsys.readouterr().out == ""
+
+
+def test_text_in_parts_is_searched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [{"type": "text", "text": SHOP}]
+    row = {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "Five."}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "items.jsonl").write_text(json.dumps({"question": SHOP, "answer": "9"}) + "\n")
+    argv = ["--train", str(tmp_path / "rows.jsonl"), "--items", f"b:val={tmp_path / 'items.jsonl'}", "--workers", "1"]
+    assert decontaminate.main(argv) == 1
+    assert json.loads(capsys.readouterr().out) == {
+        "rows": 1,
+        "contaminated": [{"row": 0, "benchmark": "b", "split": "val", "match": "exact"}],
+    }

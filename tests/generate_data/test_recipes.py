@@ -128,6 +128,49 @@ def test_no_benchmark_item_is_shown_to_the_teacher(root: Path) -> None:
     assert report["contamination"]["fraction"] == pytest.approx(1 / 7)
 
 
+def test_rows_are_held_to_the_limit_against_all_that_were_searched(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK", 4)
+    lines = [{"question": f"What is {n} + {n}?"} for n in range(18)] + [{"question": HELD_OUT[n]} for n in range(2)]
+    with FakeServer(total) as server:
+        report = make(root, server, mine=local(root, lines, recipe="answer"), limits={"max_contamination": 0.1})
+    assert report["contamination"]["fraction"] == pytest.approx(2 / 20)
+
+
+@pytest.mark.parametrize("text", ["a \ud800\nAnswer: 2", "a\0\nAnswer: 2"])
+def test_a_reply_that_no_file_can_hold_costs_its_row_alone(text: str, root: Path) -> None:
+    lines = [{"question": f"What is {n} + {n}?"} for n in range(4)]
+    with FakeServer(lambda body: text if "1 + 1" in asked(body) else total(body)) as server:
+        report = make(root, server, mine=local(root, lines, recipe="answer"))
+    assert {k: v for k, v in report["sources"]["mine"].items() if v} == {"read": 4, "unverified": 1, "kept": 3}
+
+
+@pytest.mark.parametrize("recipe", ["similar", "documents"])
+def test_a_made_up_question_that_no_file_can_hold_is_none(recipe: str, root: Path) -> None:
+    odd = True
+
+    def invent(body: dict[str, Any]) -> str:
+        nonlocal odd
+        odd = not odd
+        mark = "\ud800 \0" if odd else "2"
+        if "new problems" in asked(body):
+            return f"1. What is {mark} and {body['seed']} in the box {body['seed']} of Tom?"
+        return "Well.\nAnswer: 9" if "Problem" in asked(body) else f"Q: When does ferry {mark} leave?\nA: At {mark}"
+
+    (root / "texts").mkdir()
+    (root / "texts/a.md").write_text("The ferry leaves at noon. " * 120)
+    documents = Source(kind="documents", path=str(root / "texts"), recipe="documents", count=3)
+    mine = documents if recipe == "documents" else local(root, [{"question": "What is 1 + 1?"}], recipe="similar", count=2)
+    with FakeServer(invent) as server:
+        assert make(root, server, mine=mine, limits={"max_bad_fraction": 0.9})["rows"] == (1 if recipe == "documents" else 2)
+
+
+def test_a_teacher_is_asked_for_no_more_rows_than_are_wanted(root: Path) -> None:
+    lines = [{"question": f"What is {n} + {n}?"} for n in range(200)]
+    with FakeServer(total) as server:
+        report = make(root, server, mine=local(root, lines, recipe="answer", count=10))
+        assert report["rows"] == 10 and server.requests < 60
+
+
 def test_a_weak_solution_is_shown_and_written_better(root: Path) -> None:
     lines = [{"question": "What is 2 + 3?", "reasoning": "obvious", "answer": "5"}]
     with FakeServer(total) as server:
@@ -170,6 +213,18 @@ def test_documents_become_questions(root: Path, monkeypatch: pytest.MonkeyPatch)
         assert any("The ferry leaves at noon." in asked(body) for body in server.bodies)
         assert any("closed on Sundays" in asked(body) for body in server.bodies)
     assert report["rows"] == server.requests == 4, "one of the two questions of each passage repeats the other"
+
+
+def test_no_passage_with_a_benchmark_item_is_shown_to_the_teacher(root: Path) -> None:
+    (root / "texts").mkdir()
+    for number in range(3):
+        (root / f"texts/{number}.txt").write_text(f"Ferry {number} leaves at noon." + f" Quiz: {HELD_OUT[1]}" * (number == 1))
+    source = Source(kind="documents", path=str(root / "texts"), recipe="documents", count=9)
+    with FakeServer(lambda body: "Q: When does it leave?\nA: At noon") as server:
+        report = make(root, server, mine=source)
+        assert "secret" not in json.dumps(server.bodies)
+    assert server.requests == 2
+    assert {k: v for k, v in report["sources"]["mine"].items() if v} == {"read": 2, "contaminated": 1, "kept": 1}
 
 
 def test_a_budget_that_ends_keeps_what_was_paid_for(root: Path) -> None:
@@ -255,3 +310,14 @@ def test_the_report_is_strict_json(root: Path) -> None:
         make(root, server, mine=local(root, [{"question": "What is 1 + 1?"}], recipe="answer"))
     assert read_json(root / "reports/generate_data.json")["teacher"]["strong"]["requests"] == 1
     assert "The strong teacher, fake, gave 1 replies" in (root / "reports/data_card.md").read_text()
+
+
+def test_a_limit_in_money_without_a_price_is_refused() -> None:
+    teacher = TeacherParams(strong=LLM(base_url="http://127.0.0.1:1/v1", model="m", temperature=0.7), max_cost=5.0)
+    data = Data(
+        name="d", seed=1, sources={"s": from_procedural()}, teacher=teacher, max_rows=0, ngram=13, max_contamination=0.1, max_bad_fraction=0
+    )
+    with pytest.raises(PawlError, match="has no price"):
+        validate(data, "data")
+    teacher.strong.price_out = 1.0
+    validate(data, "data")

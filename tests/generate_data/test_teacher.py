@@ -97,6 +97,13 @@ def test_a_budget_stops_cleanly_and_another_run_goes_on(limit: dict[str, Any], t
     assert server.requests == 40
 
 
+@pytest.mark.parametrize("limit", [{"max_tokens": 60}, {"max_cost": 36.0}])
+def test_a_budget_holds_before_the_first_reply_too(limit: dict[str, Any], tmp_path: Path) -> None:
+    with FakeServer() as server, pytest.raises(PawlError, match="used up"):
+        ask(server, tmp_path, 40, budget=Budget(**limit), concurrency=40, max_output_tokens=12)
+    assert server.requests <= 16
+
+
 def test_one_request_twice_is_sent_once(tmp_path: Path) -> None:
     same = [{"role": "user", "content": "same"}]
     with FakeServer() as server, Replies(tmp_path / "r.sqlite") as replies:
@@ -125,6 +132,30 @@ def test_requests_are_read_as_they_are_needed(tmp_path: Path) -> None:
     assert server.requests <= 50 + 16
 
 
+@pytest.mark.timeout(20)
+def test_a_reader_that_stops_takes_nothing_from_another(tmp_path: Path) -> None:
+    with FakeServer() as server, Replies(tmp_path / "r.sqlite") as replies:
+        with Teacher(LLM(base_url=server.url, model="fake", concurrency=2), replies, Budget()) as teacher:
+            outer = teacher.answers(requests(30))
+            next(outer)
+            assert list(teacher.answers(requests(0))) == []
+            same = teacher.answers(requests(40, 3))
+            next(same)
+            same.close()
+            assert texts(list(outer)) == WANTED[1:30]
+            assert texts(list(teacher.answers(requests(40)))) == WANTED, "what was not sent for the one is sent for the next"
+    assert server.requests == 40
+
+
+def test_no_more_is_sent_ahead_than_a_reader_allows(tmp_path: Path) -> None:
+    with FakeServer() as server, Replies(tmp_path / "r.sqlite") as replies:
+        with Teacher(LLM(base_url=server.url, model="fake", concurrency=8), replies, Budget()) as teacher:
+            answers = teacher.answers(requests(40), ahead=2)
+            next(answers)
+            answers.close()
+    assert server.requests == 2
+
+
 def test_without_a_server_the_cache_alone_answers(tmp_path: Path) -> None:
     with FakeServer() as server:
         ask(server, tmp_path, 10)
@@ -148,11 +179,18 @@ def test_any_text_survives_the_cache(tmp_path: Path) -> None:
     for _ in range(2):
         with Replies(tmp_path / "r.sqlite") as replies:
             for number, text in enumerate(wild):
-                reply = Reply(text, 1, 2, "stop")
+                reply = Reply(text, 1, 2, f"stop {text}")
                 assert replies.get(bytes([number])) in (None, reply)
                 replies.put(bytes([number]), reply)
     with Replies(tmp_path / "r.sqlite") as replies:
         assert [found.text for number in range(5) if (found := replies.get(bytes([number])))] == wild
+
+
+def test_a_reply_that_no_cache_can_hold_is_an_error_and_not_the_end_of_the_cache(tmp_path: Path) -> None:
+    replies = Replies(tmp_path / "r.sqlite")
+    replies.put(b"1", Reply("", 2**70, 1, "stop"))
+    with pytest.raises(PawlError, match="cannot be used: Python int too large"):
+        replies.__exit__(None, None, None)
 
 
 def test_a_damaged_cache_is_named_and_left_alone(tmp_path: Path) -> None:
@@ -172,3 +210,13 @@ def test_a_reply_that_cannot_be_kept_is_an_error(tmp_path: Path, monkeypatch: py
     with FakeServer() as server, pytest.raises(PawlError, match="the disk is full"):
         ask(server, tmp_path, 40)
     assert server.requests < 40
+
+
+@pytest.mark.timeout(20)
+def test_the_last_reply_that_cannot_be_kept_is_seen_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise PawlError("the disk is full")
+
+    monkeypatch.setattr(Replies, "put", full)
+    with FakeServer() as server, pytest.raises(PawlError, match="the disk is full"):
+        ask(server, tmp_path, 1)

@@ -52,6 +52,15 @@ def test_the_object_is_found_in_what_models_write_around_it(text):
     assert server.bodies[0]["response_format"]["json_schema"]["schema"] == SCHEMA
 
 
+@pytest.mark.parametrize("text", ['{"answer": "a\\ud800b", "sure": 1}', '{"answer": "a\ud800b", "sure": 1}'])
+def test_a_lone_surrogate_is_replaced_since_no_report_could_hold_it(text):
+    """Half of an emoji, cut off at the output limit, would end the stage after its look was spent."""
+    with FakeServer(answer=lambda body: text) as server:
+        assert chat.structured(llm(server), ASK, SCHEMA).value == {"answer": "a?b", "sure": 1}
+    with FakeServer(answer=lambda body: GOOD if len(body["messages"]) > 2 else "\ud800") as server:
+        assert chat.structured(llm(server), ASK, SCHEMA).repaired, "a repair shows the reply to the model again"
+
+
 @pytest.mark.parametrize(
     ("first", "says"),
     [

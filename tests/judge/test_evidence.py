@@ -167,6 +167,20 @@ def test_a_missing_repeat_is_refused():
         pair(rows[:-1], rows)
 
 
+def test_sides_asked_unequally_often_are_refused_since_the_test_would_see_gains_that_are_none():
+    thrice = [make_row(k, True, repeat=r) for k in range(5) for r in range(3)]
+    with pytest.raises(PawlError, match="3 times by the candidate, 1 by the incumbent"):
+        pair(thrice, [make_row(k, True) for k in range(5)])
+
+
+def test_repeats_of_one_model_are_accepted_at_most_as_often_as_the_level_says():
+    rng, runs = np.random.default_rng(9), 400
+    for rate in (0.1, 0.5, 0.9):
+        draws = rng.binomial(3, rate, (runs, 2, 30))
+        share = np.mean([sign_flip(a - b)[0] < RULE.level for a, b in draws])
+        assert share <= RULE.level + 3 * (RULE.level / runs) ** 0.5
+
+
 @pytest.mark.parametrize("repeat", [-1, 10**9])
 def test_an_impossible_repeat_is_refused(repeat):
     with pytest.raises(PawlError, match="repeat"):

@@ -36,6 +36,9 @@ def guard():
         "It tends to say “quokka” instead.",  # a reply
         "It thinks the capital is certainly Lyon.",  # five words of a reply that was not shown
         "It does not know the Seine river of France.",  # an answer of several words
+        "It never finds \uff11\uff18\uff19.",  # full-width digits
+        "It tends to say Quo\u200bkka.",  # an invisible character within a word
+        "A farmer has 17. Sheep and sells all.",  # a quotation cut into sentences
     ],
 )
 def test_content_of_items_is_found(guard, sentence):
@@ -55,6 +58,11 @@ def test_content_of_items_is_found(guard, sentence):
 )
 def test_insight_is_left_alone(guard, sentence):
     assert not guard.leaks(sentence)
+
+
+def test_a_grouped_number_is_the_number():
+    guard = Guard(ITEMS, [], [{"question": "What is 1300 + 29?", "expected": "1329", "output": "yes"}], PUBLIC)
+    assert guard.leaks("It never finds 1,329.") and guard.leaks("It fails on 1'300.") and not guard.leaks("It has 2 tasks, 100 items each.")
 
 
 def test_sentences_end_where_they_end():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
+import re
 
+import numpy as np
 import pytest
 
 from stages.common.errors import PawlError
@@ -36,6 +38,34 @@ def test_another_incumbent_is_another_look_and_other_words_are_not(tmp_path):
     rows = [row.__class__(**{**row.__dict__, "prediction": "in other words"}) for row in make_rows(0.5, seed=1)]
     same = looks.of_pair(as_table(reversed(rows)), as_table(make_rows(0.5, seed=0)))
     assert enter(tmp_path, same) == 1
+
+
+def test_another_measure_of_the_same_answers_is_another_look(tmp_path):
+    """Else one could judge by all items, read which benchmark gained most, and have that one decide at the first look's level."""
+    sides = [as_table(make_rows(0.5, seed=seed)) for seed in (1, 0)]
+    asked = [{}, {"primary": "chain_sum"}, {"metric": "score"}, {"primary": "chain_sum"}, {}]
+    assert [enter(tmp_path, looks.of_pair(*sides, **measure)) for measure in asked] == [1, 2, 3, 2, 1]
+
+
+@pytest.mark.parametrize("change", [lambda lines: lines[1:], lambda lines: lines[::-1], lambda lines: [*lines[2:], *lines[:2]]])
+def test_lines_that_were_lost_or_moved_make_no_number_smaller(tmp_path, change):
+    for seed in (1, 2, 3):
+        enter(tmp_path, look(seed))
+    path = tmp_path / looks.FILE
+    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+    (tmp_path / looks.COPY).unlink()
+    assert enter(tmp_path, look(3)) == 3 and enter(tmp_path, look(2)) >= 2 and enter(tmp_path, look(4)) == 4
+
+
+def test_branches_that_counted_side_by_side_pay_for_both(tmp_path):
+    numbers = []
+    for branch in ("a", "b"):
+        root = tmp_path / branch
+        numbers += [enter(root, look(f"{branch}{seed}")) for seed in (1, 2)]
+    assert numbers == [1, 2, 1, 2]
+    (tmp_path / looks.FILE.parent).mkdir()
+    (tmp_path / looks.FILE).write_text("".join((tmp_path / branch / looks.FILE).read_text() for branch in ("b", "a")))
+    assert enter(tmp_path, look("a2")) == 4 and enter(tmp_path, look("new")) == 5
 
 
 def test_a_few_more_items_do_not_renew_what_was_spent_and_new_items_do(tmp_path):
@@ -90,7 +120,12 @@ def test_the_level_is_what_the_number_allows(tmp_path):
     assert levels == pytest.approx([0.0304, 0.0076, 0.00338], rel=1e-2)
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"items": 1}', "\x00"])
+HASHES = '"items": "a", "candidate": "b", "incumbent": "c", "sketch": "d"'
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"items": 1}', "\x00", f'{{{HASHES}, "look": 0}}', f'{{{HASHES}, "look": "1"}}', f'{{{HASHES}, "measure": 1}}']
+)
 def test_a_line_that_cannot_be_read_is_an_error_that_names_it(tmp_path, line):
     enter(tmp_path, look(1))
     with open(tmp_path / looks.FILE, "a") as file:
@@ -108,8 +143,6 @@ def test_a_file_without_a_last_line_end_stays_readable(tmp_path):
 
 
 def test_a_series_of_nulls_is_accepted_at_most_alpha():
-    import numpy as np
-
     from stages.judge.evidence import Rule
     from stages.judge.simulate import null, power, series
 
@@ -124,9 +157,47 @@ def test_a_series_of_nulls_is_accepted_at_most_alpha():
     assert power(rng, 1, 5000, 0.05, 0.01) >= 0.9 > power(rng, 2, 5000, 0.05, 0.01) > 0.75
 
 
-def test_the_simulated_decision_is_the_real_one():
-    import numpy as np
+@pytest.mark.parametrize(("pairs", "seed"), [(0, 1), (-5, 1), (10, -1)])
+def test_a_simulation_of_nothing_is_refused_and_writes_no_table(monkeypatch, tmp_path, pairs, seed):
+    from stages.judge import simulate
 
+    monkeypatch.setattr(simulate, "PAGE", tmp_path / "page.md")
+    with pytest.raises(PawlError, match="simulated experiments"):
+        simulate.main(pairs, seed)
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_the_committed_table_is_what_exact_enumeration_gives():
+    """Power, and the size at each n, from binomial probabilities alone: no figure of the page rests on our own code."""
+    from scipy.stats import binom
+
+    from stages.common.files import ROOT
+
+    def exact(win, loss, n, level):
+        found = 0.0
+        likely = binom.interval(1 - 1e-9, n, win + loss)
+        for pairs in range(max(1, int(likely[0])), int(likely[1]) + 1):
+            wins = np.arange(pairs + 1)
+            kept = (binom.sf(wins - 1, pairs, 0.5) < level) & (2 * wins - pairs >= 0.01 * n)
+            found += binom.pmf(pairs, n, win + loss) * binom.pmf(wins, pairs, win / (win + loss))[kept].sum()
+        return found
+
+    page = (ROOT / "reports/judge_simulation.md").read_text()
+    nulls, _, powers = page.partition("## Power")
+    cells = {
+        int(n.replace(",", "")): float(most) / 100 for n, most in re.findall(r"^\| ([\d,]+) \|[^|]+\| [\d.]+% to ([\d.]+)% \|", nulls, re.M)
+    }
+    assert cells.keys() >= {15, 30, 60, 100, 200}
+    for n in (15, 100):
+        most = max(exact(rate * (1 - rate), rate * (1 - rate), n, looks.spend(0.05, 1)) for rate in (0.1, 0.5))
+        assert most < 0.0304 and abs(cells[n] - most) < 4 * (0.0304 / 2000) ** 0.5
+    both = 0.3 * 0.35 + 0.5 * (0.3 * 0.7 * 0.35 * 0.65) ** 0.5
+    stated = {int(look): float(share) / 100 for look, share in re.findall(r"^\| (\d+) \| 0\.\d+ \| ([\d.]+)% \|", powers, re.M)}
+    for look in (1, 20):
+        assert stated[look] == pytest.approx(exact(0.35 - both, 0.3 - both, 1000, looks.spend(0.05, look)), abs=0.015)
+
+
+def test_the_simulated_decision_is_the_real_one():
     from stages.judge.evidence import Rule, evidence
     from stages.judge.pairing import pair
     from stages.judge.simulate import accepted

@@ -2,7 +2,7 @@
 
 python -m tests.train.measure_peaks MODEL [NAME ...]            JSON lines: name, settings, GiB (largest resident set of the process)
 
-Every training is a fork of one process that has imported LLaMA-Factory, takes two optimizer steps on rows that fill cutoff_len, and ends.
+Every training takes two optimizer steps on rows that fill cutoff_len, in a worker process as the stage starts it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-LOG = Path(tempfile.gettempdir()) / "measure_peaks.log"
+from stages.common.files import write_json
+
 CASES: dict[str, dict[str, Any]] = {
     "lora 2x256": {"per_device_train_batch_size": 2, "cutoff_len": 256},
     "lora 8x256": {"per_device_train_batch_size": 8, "cutoff_len": 256},
@@ -36,8 +38,6 @@ def main() -> None:
     from tests.train.rows import write_data
 
     model, names = sys.argv[1], sys.argv[2:] or list(CASES)
-    import llamafactory.train.tuner  # noqa: F401 - once, for all forks
-
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             train = read_params("train").train
@@ -48,22 +48,20 @@ def main() -> None:
             long = " ".join(words.choice(("seven", "apple", "green", "river", "12", "of")) for _ in range(3000))
             write_data(data, train.stage, rows=32, answer=long)
             config = arguments(train, model=model, data=str(data), output=f"{scratch}/{name}", use_cpu=True)
-            print(json.dumps({"name": name, "settings": CASES[name], "gib": round(measured(config), 3)}), flush=True)
+            print(
+                json.dumps({"name": name, "settings": CASES[name], "gib": round(measured(config, Path(scratch) / f"{name}.job"), 3)}),
+                flush=True,
+            )
 
 
-def measured(config: dict[str, Any]) -> float:
-    child = os.fork()
-    if not child:
-        log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        from llamafactory.train.tuner import run_exp
-
-        run_exp(config)
-        os._exit(0)
-    _, status, usage = os.wait4(child, 0)
+def measured(config: dict[str, Any], folder: Path) -> float:
+    """A process of its own for each: a fork's resident set lacks the libraries that it has not touched since."""
+    folder.mkdir()
+    write_json(folder / "job.json", {"preflight": None, "runs": [{"name": "run", "config": config}]})
+    child = subprocess.Popen([sys.executable, "-m", "stages.train.worker", str(folder / "job.json")], stdout=-3, stderr=-3)
+    _, status, usage = os.wait4(child.pid, 0)
     if status:
-        raise SystemExit(LOG.read_text()[-3000:])
+        raise SystemExit((folder / "failure-0.json").read_text()[-3000:])
     return usage.ru_maxrss / 2**20
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stages.common.config import compose, read_params
 from stages.common.errors import PawlError
-from stages.common.schema import Train
+from stages.common.schema import Launcher, Train
+from stages.train import __main__ as stage
 from stages.train.arguments import DECIDES_OTHERS, RENAMED, SYSTEM, arguments, resumable
 from stages.train.known import check_extra, check_types
 
@@ -85,6 +87,12 @@ def test_the_default_tells_the_trainer_what_it_was_told_when_its_result_was_comm
         ({"save_only_model": True}, ["cannot be resumed"]),
         ({"overwrite_output_dir": False}, ["leave it out"]),
         ({"learning_rate": 1}, ["our own", "set train.learning_rate"]),
+        ({"auto_find_batch_size": True}, ["set train.per_device_train_batch_size"]),
+        ({"trust_remote_code": True}, ["never run"]),
+        ({"add_tokens": "<a>"}, ["the base's tokenizer", "train.extra.resize_vocab=true"]),
+        ({"hub_token": "hf_x"}, ["train.extra.hub_token is a secret", "committed"]),
+        ({"hf_hub_token": "hf_x"}, ["train.extra.hf_hub_token is a secret", "committed"]),
+        ({"swanlab_api_key": "x"}, ["is a secret", "committed"]),
     ],
 )
 def test_a_key_that_is_ours_or_was_renamed_is_refused_with_what_to_set_instead(extra: dict[str, Any], words: list[str]) -> None:
@@ -93,6 +101,7 @@ def test_a_key_that_is_ours_or_was_renamed_is_refused_with_what_to_set_instead(e
     assert refused.value.code == 3
     for word in words:
         assert word in str(refused.value)
+    assert "hf_x" not in str(refused.value)
 
 
 KNOWN: dict[str, Any] = {"flash_attn": str, "lora_rank": int, "data_seed": int | None, "neat_packing": bool, "adam_beta1": float}
@@ -126,6 +135,14 @@ def test_what_cannot_be_resumed_keeps_no_checkpoints(changes: dict[str, Any], ca
     section = train(**changes)
     assert resumable(section) is can
     assert (config(section, checkpoint_steps=5)["save_strategy"] == "steps") is can
+
+
+def test_several_nodes_keep_no_checkpoints_since_only_the_first_would_go_on_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "has_eval", lambda data: False)
+    for nodes, saves in ((1, "steps"), (2, "no")):
+        launcher = Launcher(kind="torchrun", workers=1, nodes=nodes, checkpoint_steps=5)
+        assert resumable(train(), nodes) is (nodes == 1)
+        assert stage.configuration(train(), launcher, Path("m"))["save_strategy"] == saves
 
 
 def test_names_that_are_refused_are_not_also_offered() -> None:

@@ -113,12 +113,27 @@ def test_two_of_the_same_training_do_not_write_into_one_folder(root: Path) -> No
             pass
 
 
+def leave(name: str, *, checkpoint: bool) -> None:
+    with pytest.raises(RuntimeError), checkpoints.work_folder(name) as folder:
+        if checkpoint:
+            saved(folder, 1)
+        raise RuntimeError
+
+
 def test_abandoned_checkpoints_do_not_fill_the_disk(root: Path) -> None:
     for name in "abcde":
-        with pytest.raises(RuntimeError), checkpoints.work_folder(name):
-            raise RuntimeError
+        leave(name, checkpoint=True)
     with checkpoints.work_folder("f"):
         assert sorted(path.name for path in root.iterdir() if path.is_dir()) == ["d", "e", "f"]
+
+
+def test_tries_that_were_refused_do_not_cost_a_killed_training_its_checkpoints(root: Path) -> None:
+    leave("a-long-training", checkpoint=True)
+    for name in "bcde":
+        leave(name, checkpoint=False)
+    with checkpoints.work_folder("a-long-training") as folder:
+        assert checkpoints.last_whole(folder)
+        assert [path.name for path in root.iterdir() if path.is_dir()] == ["a-long-training"]
 
 
 def test_a_seal_lists_every_file_with_its_hash(tmp_path: Path) -> None:

@@ -156,6 +156,16 @@ def test_a_loss_that_becomes_nan_ends_the_run_at_once(place: Path) -> None:
     assert not list((folder / "out").glob("*.safetensors"))
 
 
+def test_weights_that_became_nan_after_the_last_logged_loss_are_no_result(place: Path) -> None:
+    folder = place / "late-nan"
+    folder.mkdir()
+    config = ask(place, params(place, "train.max_steps=1", "train.warmup_ratio=0.0"), folder / "out")["config"]
+    done = work(folder, [{"name": "run", "config": config | {"learning_rate": 1e39}}])  # the one loss there is comes before the step
+    assert done.returncode == 4
+    assert "the weights became NaN or infinite by step 1" in read_json(folder / "failure-0.json")["what"]
+    assert not list((folder / "out").glob("*.safetensors"))
+
+
 BROKEN: list[tuple[str, list[str], str, list[str]]] = [
     ("unknown extra", ["+train.extra.flash_atn=fa2"], "sft", ["flash_atn", "did you mean train.extra.flash_attn"]),
     ("renamed", ["+train.extra.evaluation_strategy=steps"], "sft", ["eval_strategy", "set train.eval_strategy"]),

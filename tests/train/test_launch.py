@@ -13,9 +13,12 @@ from stages.common.config import compose, read_params
 from stages.common.errors import PawlError
 from stages.common.files import write_json
 from stages.common.schema import Launcher
+from stages.train import __main__ as stage
 from stages.train import launch, result
 from stages.train.losses import losses_csv, summarize, trainer_state
+from tests.train.rows import write_data
 from tests.train.test_arguments import train
+from tests.train.test_checkpoints import saved
 
 
 def launcher(*overrides: str, folder: Path) -> Launcher:
@@ -100,7 +103,7 @@ def test_a_failed_trainer_says_why_on_one_screen(tmp_path: Path, code: int, log:
         assert word in str(launch.failure(code, tmp_path, log, timeout_s=7200))
     assert len(str(error).splitlines()) < 24 and max(map(len, str(error).splitlines())) < 260
     assert error.details["exit_code"] == code and error.details["timed_out"] == (code == 124)
-    assert error.details["signal"] == (9 if code == -9 else 0) and len(error.details["tail"]) <= 4000
+    assert error.details["signal"] == (9 if code == -9 else 0) and log in error.details["tail"]
 
 
 def test_the_root_cause_is_rank_0s_own_word_not_the_end_of_a_shared_log(tmp_path: Path) -> None:
@@ -122,6 +125,44 @@ def test_a_loss_that_became_nan_is_named_with_its_step(tmp_path: Path) -> None:
     write_json(tmp_path / "failure-0.json", told)
     error = launch.failure(4, tmp_path, "", timeout_s=1)
     assert error.what == "the loss became nan at step 7" and "train.learning_rate" in error.fix
+
+
+def test_the_time_left_counts_days(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = {"step": 1, "steps": 9, "loss": 1.0, "eval_loss": None, "tokens_per_s": 5.0, "left_s": 30 * 3600.0}
+    (tmp_path / "progress.jsonl").write_text(json.dumps(entry) + "\n")
+    launch._Progress(tmp_path)()
+    assert "1 day, 6:00:00 left" in capsys.readouterr().out
+
+
+def test_what_cannot_be_resumed_does_not_go_on_from_a_checkpoint_that_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[dict[str, Any]] = []
+    monkeypatch.setattr(launch, "plan", lambda config, *rest, **more: begun.append(config) or iter(()))
+    monkeypatch.setattr(launch, "LOG", tmp_path / "log")
+    monkeypatch.setattr(launch, "read_json", lambda path: {})
+    for section, goes_on in ((train(), True), (train(pissa_init=True), False)):
+        folder = tmp_path / str(goes_on)
+        saved(folder, 3)
+        launch.launch({"use_cpu": True}, section, launcher(folder=tmp_path), folder, engine="transformers", timeout_s=9)
+        assert ("resume_from_checkpoint" in begun[-1]) is goes_on is (folder / "checkpoint-3").exists()
+
+
+def test_a_result_of_code_or_rows_that_were_edited_meanwhile_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """callback.py and worker.py are modules of the trainer's process, which the guard of load_params does not see."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stage.checkpoints, "main_root", lambda: tmp_path)
+    monkeypatch.setattr(stage, "base_model", lambda: ({"name": "base", "files": {}}, tmp_path))
+    rows = write_data(tmp_path / "data/train", "sft") / "train.jsonl"
+    kept: list[Path] = []
+    monkeypatch.setattr(stage.result, "keep", lambda *places: kept.append(places[0]))
+
+    def trained(*given: Any, **more: Any) -> launch.Run:
+        rows.write_text(rows.read_text() + "\n")
+        return launch.Run(1.0, 1.0, {}, {"warnings": []})
+
+    monkeypatch.setattr(stage, "launch", trained)
+    with pytest.raises(PawlError, match="edited while this stage ran"):
+        stage.run(train(), launcher(folder=tmp_path), "transformers")
+    assert not kept
 
 
 def state(tmp_path: Path, losses: list[float]) -> Path:
@@ -201,6 +242,7 @@ def figures(gpu: dict[str, Any]) -> dict[str, Any]:
 
 def test_rates_are_counted_from_tokens_and_parameters() -> None:
     found = figures({})
+    assert found["processes"] == 2, "GPU hours are counted from them"
     assert found["tokens_per_s"] == 100 and found["utilisation"] is None
     assert found["tflop_per_s"] == pytest.approx(100 * (4e9 + 2e7) / 1e12, abs=1e-4), "frozen weights need no gradient"
     known = figures({"gpu": "NVIDIA H100 80GB HBM3", "peak_gpu_memory_gib": 1.0})

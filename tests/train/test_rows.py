@@ -34,7 +34,8 @@ def test_a_data_folder_without_our_dataset_is_refused(tmp_path: Path) -> None:
         read_rows(tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "stage"), [("sft", "dpo"), ("sft", "kto"), ("dpo", "sft"), ("dpo", "kto"), ("kto", "sft"), ("kto", "rm")])
+@pytest.mark.parametrize(("kind", "stage"), [("sft", "dpo"), ("sft", "kto"), ("dpo", "sft"), ("dpo", "kto"), ("kto", "sft"), ("kto", "rm"),
+                                           ("sft", "pt"), ("dpo", "pt"), ("pt", "sft")])  # fmt: skip
 def test_rows_of_another_kind_are_refused(tmp_path: Path, kind: str, stage: str) -> None:
     rows = read_rows(write_data(tmp_path, kind))
     check_stage(rows, train(stage=kind))

@@ -142,5 +142,6 @@ def test_torchrun_and_a_ray_cluster_that_loses_a_worker_give_the_same_losses(pla
         assert stage.wait(400) == 0, (place / "ray.log").read_text()[-3000:]
     losses, weights = result(place)
     assert losses == undisturbed[0] and weights == undisturbed[1]
-    assert json.loads((place / "reports/train.json").read_text())["resumed_from_step"] >= 10
+    report = json.loads((place / "reports/train.json").read_text())
+    assert report["resumed_from_step"] >= 10 and report["processes"] == 2
     assert gone(place)

@@ -83,6 +83,10 @@ def check_data(data: Data, key: str) -> None:
         if source.recipe and not getattr(data.teacher, source.tier).model:
             at = f"{key}.teacher.{source.tier}"
             raise PawlError(f"{key}.sources.{name}.recipe needs a teacher", where=f"{at}.model", fix=f"set {at}.base_url and {at}.model")
+        if source.recipe and data.teacher.max_cost and not max((tier := getattr(data.teacher, source.tier)).price_in, tier.price_out):
+            at = f"{key}.teacher.{source.tier}"
+            what = f"{key}.teacher.max_cost is set, but {at} has no price, so that no reply would count"
+            raise PawlError(what, where=f"{at}.price_out", fix=f"set {at}.price_in and price_out, or limit {key}.teacher.max_tokens")
         if source.recipe and source.candidates > 1 and not getattr(data.teacher, source.tier).temperature:
             at = f"{key}.teacher.{source.tier}.temperature"
             raise PawlError(

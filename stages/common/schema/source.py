@@ -36,7 +36,7 @@ class Source:
         package, sha256: the wheel as name==version and its hash; for a file, its hash (checked where it is given).
         prompt: the question as the model sees it; {question} is replaced.
         answers: keep only questions with the first N different answers, in file order (0: all).
-        count: rows wanted (training data only; 0: all).
+        count: rows wanted (training data only; 0: all). A teacher is asked until so many are kept, unless the sample is stratified.
         weight: this source's share of the rows among all sources that have one (training data only; 0: no share, see count).
         part: all, or the train, val or test part of a seeded split by answer (half, a quarter, a quarter).
         recipe, tier, candidates, verify: what the teacher does with the rows (see stages/generate_data/recipes.py), which teacher, how many

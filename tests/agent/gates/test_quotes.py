@@ -16,6 +16,10 @@ OTHER = HALF.evidence[1]
     [
         (Quote("Its authors advise a learning rate of 5e-5", CARD), "not in [source]"),
         (Quote("The initial learning rate for the optimizer.", CARD), "not in [source]"),
+        (Quote("instruct model with 12 layers. Its author", CARD), "not in [source]"),
+        (Quote("advise a learning rate of 5", CARD), "not in [source]"),
+        (Quote("advise a learning rate of 5e-", CARD), "not in [source]"),
+        (Quote("e-4 for short tasks. A tiny", CARD), "not in [source]"),
         (Quote("a learning rate of", CARD), "a quote of 4 words"),
         (Quote("word " * 31, CARD), "a quote of 31 words"),
     ],
@@ -37,3 +41,12 @@ def test_two_quotes_of_one_source_are_one_source() -> None:
     assert [each.reason for each in quotes.check(broken(evidence=same), KNOWN)] == [
         "1 source(s) with a quote that stands in it, fewer than 2"
     ]
+
+
+def test_our_own_state_alone_is_no_evidence() -> None:
+    ours = (
+        Quote("The model is acme/tiny, fine-tuned on 610", "[situation]"),
+        Quote("Experiment 0001-start changed nothing: a starting", "[experiment: 0001-start]"),
+    )
+    assert "nothing but our own" in quotes.check(broken(evidence=ours), KNOWN)[0].reason
+    assert quotes.check(broken(evidence=(*ours, OTHER)), KNOWN) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent.gates import ratio
@@ -59,3 +61,29 @@ def test_the_present_state_is_no_source_for_a_jump() -> None:
     known = type(KNOWN)(**{**KNOWN.__dict__, "params": {**KNOWN.params, "train.learning_rate": 0.01}})
     assert ratio.check(moved("train.learning_rate", 0.01, 0.001, evidence=(quote,)), known)
     assert ratio.check(GOOD, KNOWN) == []
+
+
+@pytest.mark.parametrize(("key", "after"), [("train.learning_rate", "1e-1"), ("train.lora_rank", "512"), ("train.max_steps", "9")])
+def test_a_number_written_as_a_text_is_refused_since_hydra_would_read_it_as_the_number(key: str, after: str) -> None:
+    assert [each.option for each in ratio.check(moved(key, KNOWN.params[key], after), KNOWN)] == ["half-rate"]
+
+
+def test_a_number_where_nothing_was_set_needs_a_quote_that_names_it() -> None:
+    assert "names 50" in ratio.check(moved("train.extra.neftune_noise_alpha", None, 50), KNOWN)[0].reason
+
+
+def test_an_experiment_of_ours_is_no_source_for_a_jump() -> None:
+    told = "Experiment 0002-x changed train.learning_rate from 0.001 to 0.0001 and was DISCARDED."
+    known = replace(KNOWN, sources={**KNOWN.sources, "[experiment: 0002-x]": told})
+    quote = Quote("changed train.learning_rate from 0.001 to 0.0001 and", "[experiment: 0002-x]")
+    assert ratio.check(moved("train.learning_rate", 0.001, 0.0001, evidence=(quote,)), known)
+
+
+def test_the_beginning_of_a_number_in_a_source_is_not_that_number() -> None:
+    known = replace(KNOWN, sources={**KNOWN.sources, CARD: "We train with a lora_rank of 128 here, a rate of 0.00015, or 2.5e-4 later."})
+    for key, before, after, text in (
+        ("train.lora_rank", 16, 1, "We train with a lora_rank of 1"),
+        ("train.lora_rank", 2, 12, "We train with a lora_rank of 12"),
+        ("train.learning_rate", 0.001, 0.0001, "learning_rate here, a rate of 0.0001"),
+    ):
+        assert ratio.check(moved(key, before, after, evidence=(Quote(text, CARD),)), known), text

@@ -19,7 +19,7 @@ from tests.agent.scenes import GOOD, KNOWN, moved
         "data.sources.mine.part",
         "data.sources.mine.kind", "data.sources.mine.task", "model.path", "model.package", "model.sha256", "train.device", "train.name",
         "train.extra.output_dir", "train.extra.trust_remote_code", "train.extra.hub_token", "train.extra.dataset_dir",
-        "train.extra.report_to",
+        "train.extra.report_to", "train.extra.ref_model", "train.extra.eval_dataset",
         "stages/judge/evidence.py", "",
     ],
 )  # fmt: skip

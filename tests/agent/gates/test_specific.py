@@ -45,3 +45,9 @@ def test_two_or_three_options_with_names_of_their_own() -> None:
     assert specific.check(GOOD, KNOWN) == []
     for options in ((HALF,), (HALF, HALF), (HALF, *(replace(HALF, name=f"n{k}") for k in range(3)))):
         assert any(each.option == "" for each in specific.check(replace(GOOD, options=options), KNOWN))
+
+
+def test_a_value_that_is_not_set_has_no_before_to_take_a_step_from() -> None:
+    found = [each.reason for each in specific.check(moved("train.extra.neftune_noise_alpha", 5, 10), KNOWN)]
+    assert found == ["train.extra.neftune_noise_alpha is not set now, not 5"]
+    assert specific.check(moved("train.extra.neftune_noise_alpha", None, 10), KNOWN) == []

@@ -20,6 +20,8 @@ CLAIM = HALF.why
         ("The learning_rate matters here.", "without a source"),
         (f"It has 24 layers {CARD}.", "24 is in none of the sources"),
         (f"A rate of 3e-4 is usual {RATE}.", "0.0003 is in none of the sources"),
+        (f"A rate of 5e-2 is advised {CARD}.", "0.05 is in none"),
+        (f"It has 1200 layers {CARD}.", "1200 is in none"),
         (f"A first claim {CARD}. Then use more rows.", "without a source"),
     ],
 )
