@@ -35,7 +35,7 @@ check: .venv/ready  ## lint, types and quick tests
 	@ruff check .
 	@ruff format --check .
 	@mypy
-	@pytest -n 2
+	@pytest -n 2 --dist loadfile
 
 ui: .venv/ready  ## open MLflow on http://127.0.0.1:5000 (PORT=5001 make ui: another port)
 	@test -n "$${MLFLOW_TRACKING_URI:-}" && echo "runs are logged to MLFLOW_TRACKING_URI: open that server, or unset it for the local store" || \

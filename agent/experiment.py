@@ -131,20 +131,21 @@ def read_verdict(name: str, incumbent: str) -> dict[str, Any]:
 
 
 def summary(verdict: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a verdict that history needs; the one place that knows what the judge calls them."""
+    """The figures of a verdict that history needs, of what decided; the one place that knows what the judge calls them."""
     evidence = verdict.get("evidence")
     evidence = evidence if isinstance(evidence, dict) else {}
-    parts = evidence.get("benchmarks")
-    return _figures(evidence.get("pooled")) | {
-        "benchmarks": {str(name): _figures(part) for name, part in sorted(parts.items())} if isinstance(parts, dict) else {}
+    held, primary = evidence.get("benchmarks"), evidence.get("primary")
+    parts, measure = held if isinstance(held, dict) else {}, "score" if evidence.get("metric") == "score" else "accuracy"
+    return _figures(parts.get(primary) if primary else evidence.get("pooled"), measure) | {
+        "benchmarks": {str(name): _figures(part, measure) for name, part in sorted(parts.items())}
     }
 
 
-def _figures(part: Any) -> dict[str, Any]:
+def _figures(part: Any, measure: str) -> dict[str, Any]:
     part = part if isinstance(part, dict) else {}
     candidate, incumbent = (part[side] if isinstance(part.get(side), dict) else {} for side in ("candidate", "incumbent"))
     found = {
-        "n": part.get("n"), "accuracy": candidate.get("accuracy"), "incumbent_accuracy": incumbent.get("accuracy"),
+        "n": part.get("n"), "accuracy": candidate.get(measure), "incumbent_accuracy": incumbent.get(measure),
         "difference": part.get("difference"), "low": part.get("low"), "high": part.get("high"), "p": part.get("p_better"),
     }  # fmt: skip
     return {name: value if number(value) is not None else None for name, value in found.items()}

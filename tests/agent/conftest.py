@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from agent import settings
 from tests.agent.toy_repo import Repo, fresh_repository
+
+
+@pytest.fixture(autouse=True, scope="session")
+def composed_once() -> Iterator[None]:
+    """Each composition of this conf/ takes a third of a second, and most tests here begin with the same one."""
+    real = settings.compose
+    held = cache(lambda *overrides: real(overrides))
+
+    def compose(overrides: Sequence[str] = ()) -> str:
+        return held(*overrides)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settings, "compose", compose)
+        yield
 
 
 @pytest.fixture(scope="session")

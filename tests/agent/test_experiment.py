@@ -114,3 +114,15 @@ def test_an_experiment_without_a_loss_curve_is_not_finished(reports: Path, text:
     with pytest.raises(PawlError, match=r"missing|not a loss curve"):
         experiment.finish(PLAN, VERDICT, 1.0)
     assert not read_record(experiment.folder_of(PLAN)).finished
+
+
+@pytest.mark.parametrize(
+    ("primary", "metric", "expected"), [("", "correct", 0.1), ("b", "correct", 0.2), ("", "score", 0.3), ("b", "score", 0.4)]
+)
+def test_history_holds_the_figures_that_decided(primary: str, metric: str, expected: float) -> None:
+    def part(accuracy: float, score: float) -> dict[str, object]:
+        return {"n": 9, "candidate": {"accuracy": accuracy, "score": score}, "difference": 0.0}
+
+    evidence = {"primary": primary, "metric": metric, "pooled": part(0.1, 0.3), "benchmarks": {"a": part(0.5, 0.6), "b": part(0.2, 0.4)}}
+    found = experiment.summary({"evidence": evidence})
+    assert found["accuracy"] == expected and set(found["benchmarks"]) == {"a", "b"}

@@ -95,6 +95,7 @@ def items(root: Path, split: str, name: str = "gsm8k") -> list[dict[str, Any]]:
     return list(read_jsonl(root / f"data/benchmark/{split}/{name}.jsonl"))
 
 
+@pytest.mark.e2e
 def test_the_first_half_validates_and_the_last_half_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(gsm8k(tmp_path, monkeypatch), tmp_path / "out")
     val, test = items(tmp_path / "out", "val"), items(tmp_path / "out", "test")
@@ -106,6 +107,7 @@ def test_the_first_half_validates_and_the_last_half_tests(tmp_path: Path, monkey
     assert scoring["evaluator"]["type"].endswith(".Gsm8kEvaluator") and scoring["metric"] == "accuracy"
 
 
+@pytest.mark.e2e
 def test_a_seeded_split_is_another_one_for_another_seed_and_the_same_for_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for seed in (1, 1, 2):
@@ -115,6 +117,7 @@ def test_a_seeded_split_is_another_one_for_another_seed_and_the_same_for_the_sam
     assert found[0] == found[1] != found[2]
 
 
+@pytest.mark.e2e
 def test_the_benchmarks_own_validation_split_is_used_where_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = gsm8k(tmp_path, monkeypatch, splits="own")
     with pytest.raises(PawlError, match="no validation split of its own"):
@@ -126,6 +129,7 @@ def test_the_benchmarks_own_validation_split_is_used_where_asked_for(tmp_path: P
     assert len(items(tmp_path / "out", "test")) == 12
 
 
+@pytest.mark.e2e
 def test_a_question_that_the_file_repeats_is_asked_once_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = gsm8k(tmp_path, monkeypatch, 6)
     rows = [{"question": f"How  many is {n}?", "answer": f"#### {n}"} for n in (0, 1, 2, 3, 4, 5, 0, 2, 0)]
@@ -136,6 +140,7 @@ def test_a_question_that_the_file_repeats_is_asked_once_and_reported(tmp_path: P
     assert len(asked) == len(set(asked))
 
 
+@pytest.mark.e2e
 def test_the_same_dataset_twice_is_refused_where_its_splits_would_cross(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = gsm8k(tmp_path, monkeypatch)
     benchmark.suites["again"] = benchmark.suites["gsm8k"]
@@ -156,6 +161,7 @@ def test_whatever_is_not_in_a_package_names_its_one_command(name: str) -> None:
         assert suite.package or suite.get
 
 
+@pytest.mark.e2e
 def test_data_that_the_loader_cannot_read_name_the_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = gsm8k(tmp_path, monkeypatch)
     write_text(tmp_path / "data/local/gsm8k/test.jsonl", '{"question": 1\n')
@@ -164,6 +170,7 @@ def test_data_that_the_loader_cannot_read_name_the_loader(tmp_path: Path, monkey
     assert "GSM8KDataset" in caught.value.fix
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"config": "gsm8k.gsm8k_gen_zzz"}, "no configuration"), ({"abbreviations": ["gsm9k"]}, "no dataset 'gsm9k'")],
@@ -179,6 +186,7 @@ def test_a_configuration_that_does_not_exist_is_named(
     assert "gsm8k" in caught.value.fix
 
 
+@pytest.mark.e2e
 def test_braces_in_a_question_bring_in_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     benchmark = gsm8k(tmp_path, monkeypatch)
     rows = [{"question": f"{n} {{answer}} {{idx}} {{subdivision}}", "answer": f"#### 77{n}"} for n in range(4)]
@@ -188,6 +196,7 @@ def test_braces_in_a_question_bring_in_no_answer(tmp_path: Path, monkeypatch: py
         assert f"{number} {{answer}} {{idx}} {{subdivision}}" in item["question"] and "77" not in json.dumps(item["messages"])
 
 
+@pytest.mark.e2e
 def test_multiple_choice_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opencompass, "ROOT", tmp_path)
     rows = [{"question": f"Colour {n}?", "A": "red", "B": "blue", "answer": "B"} for n in range(4)]

@@ -16,6 +16,7 @@ from stages.report.page import gather, render
 from tests.report.history import HOSTILE, write_experiment, write_search
 from tests.synthetic import make_row, make_rows, write_run, write_side
 
+pytestmark = pytest.mark.e2e  # starts a browser
 SECTIONS = ("experiment", "model", "data", "benchmark", "train", "engine", "evaluate", "judge")
 HUGE = HOSTILE + "\u202e" + "x" * 1_000_000
 
