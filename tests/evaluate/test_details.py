@@ -54,7 +54,15 @@ def task(rows: list[tuple[str, Any, Any]], row: dict[str, Any] | None = None) ->
     return Task("t", "val", items), [Reply(text, 5, 3, "stop") for text, _, _ in rows]
 
 
-@pytest.mark.parametrize(("dotted", "arguments", "rows", "metric"), REAL, ids=[case[0].rpartition(".")[2] for case in REAL])
+@pytest.mark.parametrize(
+    ("dotted", "arguments", "rows", "metric"),
+    [
+        pytest.param(
+            *case, id=case[0].rpartition(".")[2], marks=[pytest.mark.e2e] if ".custom." in case[0] else []
+        )  # its import takes long
+        for case in REAL
+    ],
+)
 def test_verdicts_are_those_of_the_evaluator(dotted: str, arguments: dict[str, Any], rows: Any, metric: str) -> None:
     asked, replies = task(rows, OPTIONS)
     evaluator = benchmark.evaluator({"type": dotted, **arguments})

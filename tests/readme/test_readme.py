@@ -156,12 +156,13 @@ def test_the_error_is_shown_as_it_comes(tmp_path):
 
 def test_make_clean_spares_what_was_paid_for_or_waits(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for name in ("agent", "eval", "merged", "spool", "teacher", "train"):
+    kept = ["eval", "looks.jsonl", "spool", "teacher", "train"]
+    for name in ("eval", "logs", "merged", "spool", "teacher", "train"):
         (tmp_path / ".pawl" / name).mkdir(parents=True)
     (tmp_path / ".pawl/looks.jsonl").touch()
     for _ in range(2):
         assert subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True).returncode == 0
-    assert sorted(path.name for path in (tmp_path / ".pawl").iterdir()) == ["eval", "looks.jsonl", "spool", "teacher"]
+    assert sorted(path.name for path in (tmp_path / ".pawl").iterdir()) == kept
 
 
 def test_the_tree_is_there():
@@ -232,8 +233,8 @@ def test_an_error_is_one_screen_without_a_traceback_unless_asked(tmp_path):
     shutil.copy(ROOT / "params.yaml", tmp_path)
     for debug in ("", "1"):
         done = subprocess.run(
-            [sys.executable, "-m", "stages.report"], cwd=tmp_path, capture_output=True, text=True, env={"PATH": "", "PAWL_DEBUG": debug}
+            [sys.executable, "-m", "stages.track"], cwd=tmp_path, capture_output=True, text=True, env={"PATH": "", "PAWL_DEBUG": debug}
         )
-        assert done.returncode == 1 and "report: error: a file that this step needs is missing" in done.stderr
+        assert done.returncode == 1 and "track: error: a file that this step needs is missing" in done.stderr
         assert "  where: " in done.stderr and "  fix:   run 'dvc repro'" in done.stderr
         assert ("Traceback" in done.stderr) == bool(debug) and (debug or len(done.stderr.splitlines()) <= 25)
