@@ -112,14 +112,12 @@ def test_a_refused_configuration_leaves_its_reason_and_exit_code_3(place: Path) 
 
 
 def test_check_answers_in_json_or_with_exit_code_3(place: Path) -> None:
-    begun = time.monotonic()
     found = run_in(place, sys.executable, "-m", "stages.train", "--check", "train=dora", "train.cutoff_len=300", env=ENV)
     told = json.loads(found.stdout)
     assert told["config"]["use_dora"] is True and told["memory"]["table"] and isinstance(told["warnings"], list)
     assert any("built anew" in warning for warning in told["warnings"]) or told["longest_tokens"] <= 300
     refused = run_in(place, sys.executable, "-m", "stages.train", "--check", "+train.extra.lora_rnk=8", ok=False, env=ENV)
     assert refused.returncode == 3 and "did you mean train.lora_rank" in refused.stderr and not refused.stdout
-    assert time.monotonic() - begun < 60, "two checks, 30 s each on two quiet cores"
 
 
 def test_torchrun_and_a_ray_cluster_that_loses_a_worker_give_the_same_losses(place: Path) -> None:
