@@ -59,6 +59,7 @@ def test_composing_twice_gives_the_same_bytes() -> None:
         ("data.sources.chain_sum.prompt=hello", ["no place for the question"]),
         ("experiment.hypothesis=${oc.env:HOME}", ["from the environment", "the command line"]),
         ("+trian=1", ["unknown section trian", "did you mean train"]),
+        ("engine.extra_args=['--api-key=swordfish']", ["carries a key", "engine.extra_args"]),
         ("engine.base_url='http://user:pw@host/v1'", ["may be a secret", "engine.api_key_env"]),
         ("engine.base_url='http://host/v1?key=1'", ["may be a secret"]),
         ("engine.api_key_env=sk-abc", ["not the name of an environment variable"]),

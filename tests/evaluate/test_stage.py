@@ -296,7 +296,7 @@ def test_a_server_that_dies_is_started_once_more_and_asked_what_is_missing(run: 
             with pytest.raises(PawlError, match="ended with code 9"):
                 run(server, "val", concurrency=2, request_timeout_s=5.0)
             [journal] = (run.root / ".pawl/eval").glob("*.jsonl")
-            assert run.files() == {} and len(journal.read_text().splitlines()) >= 18, "finished items are kept"
+            assert run.files() == {} and len(journal.read_text().splitlines()) >= 16, "all but what was in flight at the two deaths"
 
 
 def test_model_written_code_is_not_run_unless_that_is_allowed(run: Run) -> None:

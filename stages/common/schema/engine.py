@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,11 @@ class Engine:
 @checks(Engine)
 def check_engine(engine: Engine, key: str) -> None:
     no_secret(engine.api_key_env, engine.base_url, key)
+    if any(re.match(r"--?[\w-]*(key|token|secret|password)\b", part) for part in engine.extra_args):
+        raise PawlError(
+            f"{key}.extra_args carries a key, which params.yaml would make public", where=f"{key}.extra_args",
+            fix="leave it out: the server listens on this machine alone, and lives as long as the evaluation",
+        )  # fmt: skip
     if engine.kind == "external" and not engine.base_url:
         raise PawlError(f"{key}.base_url is empty, but {key}.kind is 'external'", where=f"{key}.base_url", fix=f"set {key}.base_url")
 
