@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,7 +84,9 @@ def verdicts(room: None) -> dict[str, dict]:
         asked: list[tuple[str, str]] = [("right before", RIGHT), ("leaving something behind", LEAVE), ("found", FOUND)]
         for name, code in codes.items():
             asked += [(name, code), (f"right after {name}", RIGHT)]
+        begun = time.monotonic()
         found = sandbox.run({"type": "x.HumanEvalEvaluator"}, [item(code) for _, code in asked], seconds=1.5)
+        assert time.monotonic() - begun < 60
     del os.environ["PAWL_TEST_SECRET"]
     return dict(zip((name for name, _ in asked), found, strict=True))
 

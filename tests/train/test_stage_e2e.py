@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -112,12 +113,16 @@ def test_a_refused_configuration_leaves_its_reason_and_exit_code_3(place: Path) 
 
 
 def test_check_answers_in_json_or_with_exit_code_3(place: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     found = run_in(place, sys.executable, "-m", "stages.train", "--check", "train=dora", "train.cutoff_len=300", env=ENV)
     told = json.loads(found.stdout)
     assert told["config"]["use_dora"] is True and told["memory"]["table"] and isinstance(told["warnings"], list)
     assert any("built anew" in warning for warning in told["warnings"]) or told["longest_tokens"] <= 300
     refused = run_in(place, sys.executable, "-m", "stages.train", "--check", "+train.extra.lora_rnk=8", ok=False, env=ENV)
     assert refused.returncode == 3 and "did you mean train.lora_rank" in refused.stderr and not refused.stdout
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    assert spent < 60, "two checks, 30 s each; processor time, which other work on the machine does not lengthen"
 
 
 def test_torchrun_and_a_ray_cluster_that_loses_a_worker_give_the_same_losses(place: Path) -> None:
