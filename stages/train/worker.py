@@ -8,6 +8,7 @@ Exit codes: 0; 3 where the preflight refuses; 4 where the loss became NaN or inf
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -55,15 +56,21 @@ def train(run: dict[str, Any], folder: Path) -> None:
 
     from stages.train.callback import Watch
 
-    # Under torchrun on CPUs the trainer loads its optimizer to "cpu:0", a place that torch's loader does not know
-    torch.serialization.register_package(99, lambda storage: None, lambda storage, place: storage if place.startswith("cpu:") else None)
-
+    accept_numbered_cpus()
     target = folder if run["name"] == "train" else folder / run["name"]
     target.mkdir(exist_ok=True)
     run_exp(dict(run["config"]), callbacks=[Watch(target)])
     gc.collect()  # the micro run's model
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+@functools.cache  # torch sorts its packages at each registration: a second one of the same priority would compare functions
+def accept_numbered_cpus() -> None:
+    """Under torchrun on CPUs the trainer loads its optimizer to "cpu:0", a place that torch's loader does not know."""
+    import torch
+
+    torch.serialization.register_package(99, lambda storage: None, lambda storage, place: storage if place.startswith("cpu:") else None)
 
 
 def leave(folder: Path, rank: int, begun: str, text: str, words: dict[str, str]) -> None:
