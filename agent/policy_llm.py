@@ -13,7 +13,7 @@ from agent.knowledge import FIRST_LINE, Knowledge, shown
 from agent.knowledge_cache import Cache
 from agent.progress import FOLDER
 from agent.proposal import SCHEMA, Proposal, from_json
-from stages.common.chat import structured
+from stages.common.chat import NoReply, structured
 
 _KEEP_S = 30 * 86400.0
 _FORMS = {
@@ -65,7 +65,11 @@ def ask(asking: Asking) -> tuple[Proposal, str]:
     name = json.dumps([asking.run, asking.trial, llm.base_url, llm.model, llm.temperature, *asking.messages])
     text = cache.get(name)
     if text is None:
-        reply = structured(llm, list(asking.messages), SCHEMA)
+        try:
+            reply = structured(llm, list(asking.messages), SCHEMA)
+        except NoReply as error:  # paid for all the same
+            account.add_call(asking.run, asking.trial, "no reply", error.prompt_tokens, error.output_tokens, error.cost)
+            raise
         text = json.dumps(reply.value)
         cache.put(name, text)  # before the account: a call that is counted twice is better than one that is paid twice
         account.add_call(asking.run, asking.trial, "propose", reply.prompt_tokens, reply.output_tokens, reply.cost)

@@ -56,6 +56,14 @@ class _Answer:
     estimated: bool
 
 
+class NoReply(PawlError):
+    """No valid reply came; tokens and cost are of what was asked all the same."""
+
+    def __init__(self, error: PawlError, spent: list[int], cost: float) -> None:
+        super().__init__(error.what, where=error.where, fix=error.fix)
+        self.prompt_tokens, self.output_tokens, self.cost = *spent, cost
+
+
 class _Malformed(Exception):
     """A body with status 200 that is no chat completion, is too long, or did not end in time."""
 
@@ -68,27 +76,32 @@ def structured(llm: LLM, messages: list[dict[str, str]], schema: dict[str, Any],
     valid is sent back with what is wrong about it, `repairs` times.
 
     Raises:
-        PawlError: no server is configured, it failed for good, or no valid reply came. Never names the key.
+        PawlError: no server is configured.
+        NoReply: the server failed for good, or no valid reply came. Never names the key.
     """
     if not llm.base_url:
         raise PawlError("no language model is configured", where="base_url", fix="set base_url and model of the section that asks for it")
     asking, spent, estimated, problem = list(messages), [0, 0], False, ""
     with _Server(llm, schema) as server:
         for attempt in range(repairs + 1):
-            answer = server.ask(asking)
+            try:
+                answer = server.ask(asking)
+            except PawlError as error:
+                raise NoReply(error, spent, _cost(llm, spent)) from None
             spent[0] += answer.prompt_tokens
             spent[1] += answer.output_tokens
             estimated = estimated or answer.estimated
             value, problem = _read(answer, schema)
             if value is not None:
-                cost = (spent[0] * llm.price_in + spent[1] * llm.price_out) / 1e6
-                return Structured(value, spent[0], spent[1], cost, attempt > 0, answer.text, estimated)
+                return Structured(value, spent[0], spent[1], _cost(llm, spent), attempt > 0, answer.text, estimated)
             asking = [*messages, {"role": "assistant", "content": answer.text[:_SHOWN] or "(nothing)"}, _mend(problem, schema)]
-    raise PawlError(
-        f"{llm.model} gave no valid reply in {repairs + 1} tries: {problem}",
-        where=llm.base_url,
-        fix="choose a larger model, or a server that constrains its output to a JSON schema",
-    )
+    fix = "choose a larger model, or a server that constrains its output to a JSON schema"
+    told = PawlError(f"{llm.model} gave no valid reply in {repairs + 1} tries: {problem}", where=llm.base_url, fix=fix)
+    raise NoReply(told, spent, _cost(llm, spent))
+
+
+def _cost(llm: LLM, spent: list[int]) -> float:
+    return (spent[0] * llm.price_in + spent[1] * llm.price_out) / 1e6
 
 
 def first_object(text: str) -> dict[str, Any] | None:

@@ -106,6 +106,7 @@ def test_a_reply_that_is_no_proposal_leaves_it_to_optuna(served: Any, answer: st
     found = plan(served([answer]))
     assert found.proposal and found.proposal.policy == "optuna" and found.attempts[0].proposal is None
     assert found.attempts[0].refused[0].gate == "reply"
+    assert account.calls("run", 1)["llm"] > 0  # what could not be used was paid for, too
 
 
 def test_what_was_paid_for_before_a_kill_is_not_paid_for_again(served: Any) -> None:
