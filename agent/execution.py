@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,24 @@ def commit_finished(progress: Progress | None = None) -> list[str]:
 
     Raises:
         PawlError: git refuses again, or the tree no longer holds the state that is to be committed.
+def require_same_head(run: str) -> None:
+    """Refuse to take a run up where HEAD has moved since its experiment began: nothing is ended, put back or committed then.
+
+    Raises:
+        PawlError: somebody committed or switched branches.
+    """
+    for folder in workspace.unheld():
+        with suppress(ValueError):  # without a record it was not begun
+            record, now = history.read_record(folder), workspace.head()
+            if record.run == run and record.commit != now:
+                aside = f"move experiments/{record.folder} elsewhere, 'git stash -u', then " if record.finished else ""
+                raise PawlError(
+                    f"somebody committed or switched branches since {record.folder} began",
+                    where=f"HEAD is {now[:10]}, it began from {record.commit[:10]}",
+                    fix=f"switch back, if it was that; else give the run up, HEAD stays as it is: {aside}python -m agent restore",
+                )
+
+
     """
     finished = workspace.uncommitted()
     for record in finished:

@@ -50,6 +50,7 @@ def resume() -> None:
         run = read_run()
         if run is None or run.ended:
             raise PawlError("no run of the agent was cut short here", where=run.ended if run else "", fix="python -m agent run --trials 3")
+        execution.require_same_head(run.id)
         if ended := workspace.take_up():
             say(f"agent: ended what the killed run had left running: {', '.join(map(str, ended))}")
         progress = _progress(run)

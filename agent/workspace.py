@@ -84,9 +84,8 @@ def require_ready() -> str:
     git_folder = Path(git("rev-parse", "--absolute-git-dir").strip())
     for name in ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply"):
         if (git_folder / name).exists():
-            raise PawlError(
-                "a merge, rebase or cherry-pick is under way", where=str(git_folder / name), fix="finish or abort it: see 'git status'"
-            )
+            fix = "finish or abort it: see 'git status'"
+            raise PawlError("a merge, rebase or cherry-pick is under way", where=str(git_folder / name), fix=fix)
     require_idle()
     if left := unfinished():
         where = f"experiments/{', '.join(path.name for path in left)}"
@@ -119,11 +118,8 @@ def require_idle() -> None:
         if path.name != "agent.lock" and locked(path):
             holders.add(f"{path.stem} (process {plain(path.read_text(encoding='utf-8', errors='replace'), 20)})")
     if holders:
-        raise PawlError(
-            f"already at work in this tree: {', '.join(sorted(holders))}",
-            where=str(ROOT),
-            fix="wait for it, or end it with kill and its number",
-        )
+        fix = "wait for it, or end it with kill and its number"
+        raise PawlError(f"already at work in this tree: {', '.join(sorted(holders))}", where=str(ROOT), fix=fix)
 
 
 def changed() -> list[str]:
@@ -133,10 +129,15 @@ def changed() -> list[str]:
 
 
 def unfinished() -> list[Path]:
-    """Folders of experiments/ that no commit holds and that we left: nothing but our files, planned, or finished from this very commit."""
+    """Folders that no commit holds and that we left: nothing but our files, planned, or finished from this very commit."""
+    return [path for path in unheld() if _left_by_us(path)]
+
+
+def unheld() -> list[Path]:
+    """Folders of experiments/ that HEAD does not hold."""
     held = set(git("ls-tree", "--name-only", "HEAD", "experiments/").splitlines())
     folders = [path for path in EXPERIMENTS.iterdir() if path.is_dir() and FOLDER_NAME.fullmatch(path.name)] if EXPERIMENTS.is_dir() else []
-    return sorted(path for path in folders if f"experiments/{path.name}" not in held and _left_by_us(path))
+    return sorted(path for path in folders if f"experiments/{path.name}" not in held)
 
 
 def _left_by_us(folder: Path) -> bool:

@@ -85,6 +85,27 @@ def test_restore_gives_a_run_up(started: Repo) -> None:
     assert started.state() == before and started.clean() and started.agent("resume").returncode == 1
 
 
+def test_resume_notices_first_that_somebody_committed_meanwhile(started: Repo) -> None:
+    env = {"PYTHONPATH": f"{started.root}:{SOURCE}"}
+    assert started.run(sys.executable, "-m", "tests.agent.kill_at", "running", "1", *TRIALS, env=env).returncode == -signal.SIGKILL
+    started.git("commit", "-q", "--allow-empty", "-m", "mine")
+    before, status, commit = started.state(), started.git("status", "--porcelain"), started.git("rev-parse", "HEAD")
+    refused = started.agent("resume")
+    assert refused.returncode == 1 and f"switched branches since {started.folders()[2]} began" in refused.stderr
+    assert "python -m agent restore" in refused.stderr and "taking up" not in refused.stdout
+    assert (started.state(), started.git("status", "--porcelain"), started.git("rev-parse", "HEAD")) == (before, status, commit)
+    assert started.agent("restore").returncode == 0 and started.clean() and started.git("rev-parse", "HEAD") == commit
+    assert len(started.folders()) == 2
+
+
+def test_a_run_begins_with_a_starting_point_that_is_in_its_account_and_is_none_of_its_trials(fresh: Repo) -> None:
+    done = fresh.agent(*TRIALS)
+    assert "the run ends: 1 experiments done" in done.stdout and ", best " in done.stdout, done.stdout + done.stderr
+    start, tried = (json.loads((fresh.root / "experiments" / folder / "record.json").read_text()) for folder in fresh.folders())
+    assert start["run"] == tried["run"] != "" and start["cost"] == {"llm": 0, "prompt_tokens": 0, "output_tokens": 0, "gpu_hours": 0}
+    assert (start["parent"], start["trial"], tried["trial"]) == ("", 0, 1) and fresh.clean()
+
+
 def test_a_run_needs_a_clean_tree_on_a_branch_and_a_model_to_ask(started: Repo) -> None:
     (started.root / "conf/train/lora.yaml").write_text("mine: 1\n")
     dirty = started.agent(*TRIALS)
