@@ -12,6 +12,8 @@ from typing import Any
 from agent import workspace
 from agent.history import Record, number
 from agent.progress import FOLDER
+from stages.common.config import read_params
+from stages.common.doctor import gpus
 from stages.common.files import ROOT
 from stages.common.schema.loop import Budget
 
@@ -68,8 +70,12 @@ def _add(parts: Iterable[dict[str, Any]]) -> dict[str, float]:
     return whole
 
 
-def of_experiment(record: Record) -> dict[str, float]:
-    """What planning and running an experiment cost. A stage whose report is still the commit's was not run, and cost nothing."""
+def of_experiment(record: Record, training_s: float = 0.0) -> dict[str, float]:
+    """What planning and running an experiment cost. A stage whose report is still the commit's was not run, and cost nothing.
+
+    Args:
+        training_s: that it trained, as we saw it: a training that failed leaves no report, and one that was taken up tells its last part.
+    """
     parts = [calls(record.run, record.trial)] if record.run else []
     now, before = _fresh("reports/judge.json", record.commit)
     parts += list(_paid(now))  # a verdict is worded anew
@@ -77,7 +83,8 @@ def of_experiment(record: Record) -> dict[str, float]:
     held = _add(_paid(before))  # replies of a teacher are used again, and the report counts what they cost when they were made
     parts.append({name: max(0.0, value - held[name]) for name, value in _add(_paid(now)).items()})
     trained, _ = _fresh("reports/train.json", record.commit)
-    return {name: round(value, 6) for name, value in _add([*parts, {"gpu_hours": gpu_hours(trained)}]).items()}
+    hours = max(gpu_hours(trained), gpus_at_work() * training_s / 3600 if training_s else 0.0)
+    return {name: round(value, 6) for name, value in _add([*parts, {"gpu_hours": hours}]).items()}
 
 
 def _fresh(path: str, commit: str) -> tuple[Any, Any]:
@@ -116,17 +123,27 @@ def gpu_hours(train: Any) -> float:
     return (count if on_gpu or number(train.get("gpus")) else 0.0) * (number(train.get("runtime_s")) or 0.0) / 3600
 
 
+def gpus_at_work() -> int:
+    """The GPUs on which the present configuration trains."""
+    params = read_params("train", "launcher")
+    here = 0 if params.train.device == "cpu" else len(gpus())
+    if not here or params.launcher.kind == "local":
+        return min(1, here)
+    return (params.launcher.workers or here) * params.launcher.nodes
+
+
 def spent(run: str, seconds: float, records: Iterable[Record]) -> Spent:
     """What a run has used so far, from its records and the calls of the experiment that it plans at the moment."""
     mine = [record for record in records if record.run == run and record.finished]
+    tried = [record for record in mine if record.parent]  # a starting point is no experiment of the run, but what it cost is
     since_kept = crashes = 0
-    for record in mine:
+    for record in tried:
         since_kept = 0 if record.status == "KEPT" else since_kept + 1
         crashes = crashes + 1 if record.status == "CRASHED" else 0
-    planning = calls(run, len(mine) + 1)
+    planning = calls(run, len(tried) + 1)
     cost = math.fsum(number(record.cost.get("llm")) or 0.0 for record in mine) + planning["llm"]
-    gpus = math.fsum(number(record.cost.get("gpu_hours")) or 0.0 for record in mine)
-    return Spent(len(mine), seconds / 3600, cost, gpus, since_kept, crashes)
+    gpu = math.fsum(number(record.cost.get("gpu_hours")) or 0.0 for record in mine)
+    return Spent(len(tried), seconds / 3600, cost, gpu, since_kept, crashes)
 
 
 def why_stop(budget: Budget, used: Spent) -> str:

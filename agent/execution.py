@@ -59,7 +59,7 @@ def run(
             _require_same_head(record)
             progress.enter("recording", record.folder)
             seconds = before + time.monotonic() - begun
-            done = experiment.finish(replace(record, cost=account.of_experiment(record)), verdict, seconds)
+            done = experiment.finish(replace(record, cost=cost(record, progress)), verdict, seconds)
         except BaseException as error:
             if resumable and isinstance(error, KeyboardInterrupt):
                 progress.close()
@@ -81,6 +81,10 @@ def keep(done: Record, progress: Progress) -> None:
         progress.enter("restoring", done.folder)
         if not workspace.restore():
             say("agent: warning: some outputs are not in DVC's cache; 'dvc repro' makes them again")
+def cost(record: Record, progress: Progress) -> dict[str, float]:
+    return account.of_experiment(record, progress.run.training if progress.run else 0.0)
+
+
     progress.enter("committing", done.folder)
     _commit(done, with_state=with_state)
 

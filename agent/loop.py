@@ -62,7 +62,7 @@ def resume() -> None:
             if record.parent:
                 _finish(run, progress, record)
             else:
-                execution.tell(trial.starting_point(record.commit, "taken up", progress, record))
+                execution.tell(trial.starting_point(record.commit, "taken up", progress, record, _hours_left(run)))
         workspace.put_back()  # a folder without a record: killed before it was written
         _go(run)
 
@@ -83,8 +83,9 @@ def _progress(run: Run) -> Progress:
 
 
 def best_of(records: list[Record]) -> str:
-    """The best kept accuracy and its experiment."""
-    kept = [record for record in records if record.status == "KEPT" and number(record.evidence.get("accuracy")) is not None]
+    """The best kept accuracy since the newest starting point, and its experiment: what another ruler measured is no match for it."""
+    first = max((k for k, record in enumerate(records) if record.judged and not record.parent), default=0)
+    kept = [record for record in records[first:] if record.status == "KEPT" and number(record.evidence.get("accuracy")) is not None]
     if not kept:
         return "none yet"
     best = max(kept, key=lambda record: float(record.evidence["accuracy"]))
@@ -100,12 +101,12 @@ def _go(run: Run) -> None:
         if reason := account.why_stop(budget, used):
             return _end(progress, reason, records)
         commit = workspace.require_ready()
+        hours_left = _hours_left(run)
         if reason := trial.why_start(settings.require_composed()):
-            execution.tell(trial.starting_point(commit, reason, progress))
+            execution.tell(trial.starting_point(commit, reason, progress, hours_left=hours_left))
             continue
         progress.enter("planning")
         agent: Agent = read_params("agent").agent
-        hours_left = max(0.01, budget.hours - used.hours) if budget.hours else 0.0
         plan = planner.plan(run.policy, agent, records, run.id, used.trials + 1, hours_left)
         if path := planner.audit(plan, agent.seed):
             say(f"agent: for you to read: {path}; facts that are wrong there no parameter mends")
@@ -117,12 +118,16 @@ def _go(run: Run) -> None:
         _finish(run, progress, record, plan)
 
 
+def _hours_left(run: Run) -> float:
+    """Of the budget; 0 where it has no limit."""
+    hours = Budget(**run.budget).hours
+    return max(0.01, hours - run.seconds / 3600) if hours else 0.0
+
+
 def _finish(run: Run, progress: Progress, record: Record, plan: planner.Plan | None = None) -> None:
     """Run one experiment to its record; what crashed is a record too, and the loop goes on."""
-    budget = Budget(**run.budget)
-    left = max(0.01, budget.hours - run.seconds / 3600) if budget.hours else 0.0
     papers = (lambda: planner.write_papers(plan, record)) if plan is not None else (lambda: None)
-    done, _ = execution.run(record, progress, papers=papers, resumable=True, hours_left=left)
+    done, _ = execution.run(record, progress, papers=papers, resumable=True, hours_left=_hours_left(run))
     execution.tell(done)
 
 
@@ -130,7 +135,7 @@ def _end(progress: Progress, reason: str, records: list[Record]) -> None:
     run = progress.run
     assert run is not None
     progress.end(reason)
-    mine = [record for record in records if record.run == run.id]
+    mine = [record for record in records if record.run == run.id and record.parent]
     kept = sum(record.status == "KEPT" for record in mine)
     used = account.spent(run.id, run.seconds, records)
     say(f"agent: the run ends: {reason}")

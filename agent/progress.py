@@ -31,7 +31,7 @@ class Run:
         budget: as Budget of the schema; fixed when the run begins.
         seconds: that it worked, without the pauses between a kill and `resume`.
         state, folder: what it does at the moment, and the experiment that it does it for.
-        leg: seconds of work on that experiment.
+        leg: seconds of work on that experiment, and `training`: of these in the stage `train`.
         ended: why it is over; empty while it can be taken up.
     """
 
@@ -43,6 +43,7 @@ class Run:
     state: str = ""
     folder: str = ""
     leg: float = 0.0
+    training: float = 0.0
     ended: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -84,8 +85,8 @@ class Progress:
             return
         self._count()
         if folder != self.run.folder:
-            self.run.leg = 0.0
-        self.run.state, self.run.folder = state, folder
+            self.run.leg = self.run.training = 0.0
+        self.run.state, self.run.folder, self._stage = state, folder, ""
         self.save()
 
     def end(self, reason: str) -> None:
@@ -104,6 +105,8 @@ class Progress:
         if self.run is not None:
             self.run.seconds = round(self.run.seconds + now - self._since, 3)
             self.run.leg = round(self.run.leg + now - self._since, 3)
+            if self._stage == "train":
+                self.run.training = round(self.run.training + now - self._since, 3)
         self._since = now
 
     def hear(self, text: str, log: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from agent import execution, experiment, history, settings, workspace
@@ -125,7 +126,9 @@ def params_of(record: Record) -> dict[str, Any]:
         ) from None
 
 
-def starting_point(commit: str, reason: str, progress: Progress | None = None, taken_up: Record | None = None) -> Record:
+def starting_point(
+    commit: str, reason: str, progress: Progress | None = None, taken_up: Record | None = None, hours_left: float = 0.0
+) -> Record:
     """Record the present state as an experiment: reproduce it, take its verdict, commit. Without a verdict nothing is left.
 
     With a run to be taken up again, a stop leaves it planned instead, and `taken_up` is that record.
@@ -137,7 +140,7 @@ def starting_point(commit: str, reason: str, progress: Progress | None = None, t
     record = taken_up or Record(
         number=history.next_number(), slug=experiment.slug(about.name), status=history.PLANNED, hypothesis=plain(about.hypothesis, 20_000),
         incumbent=about.incumbent, planned_at=experiment.now(), commit=commit, model=str(params["model.name"]),
-        fingerprint=settings.fingerprint(params),
+        fingerprint=settings.fingerprint(params), run=progress.run.id if progress.run else "",
     )  # fmt: skip
     say(f"agent: {reason}: the present state becomes {record.folder}, the starting point")
     with interrupts() as shield:
@@ -145,11 +148,11 @@ def starting_point(commit: str, reason: str, progress: Progress | None = None, t
             begun = time.monotonic()
             progress.enter("running", record.folder)
             experiment.write_record(record)
-            verdict = execution.reproduce(record, about.name, progress)
+            verdict = execution.reproduce(record, about.name, progress, hours_left)
             shield()
             progress.enter("recording", record.folder)
             experiment.write_settings(record, settings.CURRENT.read_text(encoding="utf-8"), settings.PARAMS.read_text(encoding="utf-8"))
-            record = experiment.finish(record, verdict, time.monotonic() - begun)
+            record = experiment.finish(replace(record, cost=execution.cost(record, progress)), verdict, time.monotonic() - begun)
         except BaseException as error:
             progress.close()
             if progress.run and isinstance(error, KeyboardInterrupt):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from agent import account, workspace
+from agent import account, progress, workspace
 from agent.account import Spent, why_stop
 from agent.history import Record
 from stages.common.files import write_json
+from stages.common.schema import Launcher
 from stages.common.schema.loop import Budget
 
 
@@ -40,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def record(number: int, status: str, **more: Any) -> Record:
-    return Record(number, "x", status, "h", run="r", trial=number, **more)
+    return Record(number, "x", status, "h", "0000-start", run="r", trial=number, **more)
 
 
 def test_what_a_run_used_is_its_records_and_the_calls_of_the_next(here: Path) -> None:
@@ -53,6 +55,59 @@ def test_what_a_run_used_is_its_records_and_the_calls_of_the_next(here: Path) ->
     records = [record(1, "KEPT", cost={"llm": 0.5, "gpu_hours": 1.0}), record(2, "CRASHED", cost={"llm": 0.0}), Record(3, "y", "KEPT", "h")]
     assert account.spent("r", 3600.0, records) == Spent(2, 1.0, 0.875, 1.0, 1, 1)
     assert account.calls("r", 1) == {"llm": 0.5, "prompt_tokens": 10.0, "output_tokens": 5.0, "gpu_hours": 0.0}
+
+
+def test_a_starting_point_costs_and_is_no_experiment_of_the_run(here: Path) -> None:
+    start = Record(1, "x", "KEPT", "h", run="r", cost={"llm": 0.5, "gpu_hours": 2.0})
+    assert account.spent("r", 0.0, [start]) == Spent(llm_cost=0.5, gpu_hours=2.0)
+    assert account.spent("r", 0.0, [start, record(2, "DISCARDED")]) == Spent(1, 0.0, 0.5, 2.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "seen", "device", "hours"),
+    [
+        (Launcher(kind="local", workers=0, nodes=1), 8, "auto", 0.5),
+        (Launcher(kind="torchrun", workers=0, nodes=2), 2, "auto", 2.0),
+        (Launcher(kind="ray", workers=3, nodes=1), 8, "auto", 1.5),
+        (Launcher(kind="torchrun", workers=2, nodes=1), 0, "auto", 0.0),
+        (Launcher(kind="local", workers=0, nodes=1), 8, "cpu", 0.0),
+    ],
+)
+def test_a_training_without_a_report_costs_the_gpu_hours_that_were_seen(
+    here: Path, monkeypatch: pytest.MonkeyPatch, launcher: Launcher, seen: int, device: str, hours: float
+) -> None:
+    params = SimpleNamespace(train=SimpleNamespace(device=device), launcher=launcher)
+    monkeypatch.setattr(account, "read_params", lambda *_: params)
+    monkeypatch.setattr(account, "gpus", lambda: ["A"] * seen)
+    monkeypatch.setattr(workspace, "git", lambda *_, **__: "")
+    assert account.of_experiment(record(1, "PLANNED"), training_s=1800.0)["gpu_hours"] == hours
+
+
+def test_the_time_of_a_training_is_seen_and_outlives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, log = [0.0], tmp_path / "log"
+    monkeypatch.setattr(progress, "RUN", tmp_path / "run.json")
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown = progress.Progress(progress.Run("r", "optuna", {}))
+    for state, stage, seconds in (("planning", "", 5), ("running", "generate_data", 7), ("running", "train", 100), ("running", "judge", 9)):
+        shown.enter(state, "0002-x") if state == "planning" else None
+        if stage:
+            log.write_text(f"Running stage '{stage}':\n")
+            shown.hear("more", log)
+        now[0] += seconds
+        shown.hear("", log)
+        told = progress.read_run()
+        assert told is not None and told.training == (100.0 if stage in ("train", "judge") else 0.0), stage
+    taken_up = progress.Progress(told)
+    log.write_text("Running stage 'train':\n")
+    taken_up.enter("running", "0002-x")
+    taken_up.hear("more", log)
+    now[0] += 50
+    taken_up.enter("recording", "0002-x")
+    now[0] += 1000
+    taken_up.enter("committing", "0002-x")
+    assert taken_up.run is not None and taken_up.run.training == 150.0
+    taken_up.enter("planning")
+    assert taken_up.run.training == 0.0
 
 
 def test_a_stage_that_was_not_run_costs_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
