@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ BASELINE = "reports/baseline"
 INTERRUPTED = "interrupted"
 
 
+class StageFailed(PawlError):
+    """`dvc repro` ended because a stage of it failed by itself."""
+
+
 def run(
     record: Record, progress: Progress, *, papers: Callable[[], None] = lambda: None, resumable: bool = False, hours_left: float = 0.0
 ) -> tuple[Record, BaseException | None]:
@@ -40,6 +45,7 @@ def run(
     say(f"agent: {record.folder}: {history.changes(record)}, against {record.incumbent}")
     cause: BaseException | None = None
     before, begun = progress.run.leg if progress.run and progress.run.folder == record.folder else 0.0, time.monotonic()
+    clock = time.time()
     with interrupts() as shield:
         try:
             progress.enter("editing", record.folder)
@@ -68,10 +74,15 @@ def run(
             _require_same_head(record)  # else it stays planned, for `restore`: that commit is not ours to write upon
             progress.enter("recording", record.folder)
             seconds = before + time.monotonic() - begun
-            cause, done = error, experiment.crash(replace(record, cost=account.of_experiment(record)), _reason(error), seconds)
+            words = explained(clock) if isinstance(error, StageFailed) else ""
+            cause, done = error, experiment.crash(replace(record, cost=cost(record, progress)), _reason(error), seconds, words)
         progress.close()
         keep(done, progress)
     return done, cause
+
+
+def cost(record: Record, progress: Progress) -> dict[str, float]:
+    return account.of_experiment(record, progress.run.training if progress.run else 0.0)
 
 
 def keep(done: Record, progress: Progress) -> None:
@@ -81,10 +92,6 @@ def keep(done: Record, progress: Progress) -> None:
         progress.enter("restoring", done.folder)
         if not workspace.restore():
             say("agent: warning: some outputs are not in DVC's cache; 'dvc repro' makes them again")
-def cost(record: Record, progress: Progress) -> dict[str, float]:
-    return account.of_experiment(record, progress.run.training if progress.run else 0.0)
-
-
     progress.enter("committing", done.folder)
     _commit(done, with_state=with_state)
 
@@ -100,7 +107,7 @@ def reproduce(record: Record, name: str, progress: Progress, hours_left: float =
     if code == 124:
         raise PawlError(f"dvc repro took longer than {limit:.3g} h", where=str(log), fix=fix)
     if code:
-        raise PawlError(f"dvc repro failed{_failure(log)} (exit {code})", where=str(log), fix="read the end of that log")
+        raise StageFailed(f"dvc repro failed{_failure(log)} (exit {code})", where=str(log), fix="read the end of that log")
     if stale := workspace.out_of_date():
         raise PawlError(
             f"the pipeline changed while it ran: {plain(', '.join(stale), 200)}",
@@ -122,6 +129,15 @@ def _failure(log: Path) -> str:
     return f" at {stage}" + (f": {plain(redact(lines[-1]), 200)}" if lines else "")
 
 
+def explained(since: float) -> str:
+    """What the judge says to the stage that failed after `since`, in seconds since 1970; "" where it cannot say."""
+    if not (ROOT / "stages/judge").is_dir():
+        return ""
+    done = workspace.call([sys.executable, "-m", "stages.judge", "explain-failure", "--since", f"{since:.3f}"], check=False, timeout_s=600)
+    found = re.search(r"^judge: (?!no stage )(.+)$", done.stdout, re.MULTILINE)
+    return plain(redact(found[1]), 1500) if found and done.returncode == 0 else ""
+
+
 def _reason(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
@@ -135,6 +151,24 @@ def _require_same_head(record: Record) -> None:
             where=record.folder,
             fix="python -m agent restore, then try again",
         )
+
+
+def require_same_head(run: str) -> None:
+    """Refuse to take a run up where HEAD has moved since its experiment began: nothing is ended, put back or committed then.
+
+    Raises:
+        PawlError: somebody committed or switched branches.
+    """
+    for folder in workspace.unheld():
+        with suppress(ValueError):  # without a record it was not begun
+            record, now = history.read_record(folder), workspace.head()
+            if record.run == run and record.commit != now:
+                aside = f"move experiments/{record.folder} elsewhere, 'git stash -u', then " if record.finished else ""
+                raise PawlError(
+                    f"somebody committed or switched branches since {record.folder} began",
+                    where=f"HEAD is {now[:10]}, it began from {record.commit[:10]}",
+                    fix=f"switch back, if it was that; else give the run up, HEAD stays as it is: {aside}python -m agent restore",
+                )
 
 
 def _commit(record: Record, *, with_state: bool) -> None:
@@ -157,24 +191,6 @@ def commit_finished(progress: Progress | None = None) -> list[str]:
 
     Raises:
         PawlError: git refuses again, or the tree no longer holds the state that is to be committed.
-def require_same_head(run: str) -> None:
-    """Refuse to take a run up where HEAD has moved since its experiment began: nothing is ended, put back or committed then.
-
-    Raises:
-        PawlError: somebody committed or switched branches.
-    """
-    for folder in workspace.unheld():
-        with suppress(ValueError):  # without a record it was not begun
-            record, now = history.read_record(folder), workspace.head()
-            if record.run == run and record.commit != now:
-                aside = f"move experiments/{record.folder} elsewhere, 'git stash -u', then " if record.finished else ""
-                raise PawlError(
-                    f"somebody committed or switched branches since {record.folder} began",
-                    where=f"HEAD is {now[:10]}, it began from {record.commit[:10]}",
-                    fix=f"switch back, if it was that; else give the run up, HEAD stays as it is: {aside}python -m agent restore",
-                )
-
-
     """
     finished = workspace.uncommitted()
     for record in finished:
@@ -192,6 +208,8 @@ def require_same_head(run: str) -> None:
 def tell(record: Record) -> None:
     """What came out, for the person who waits."""
     say(f"agent: {record.folder} {record.status}{f' ({record.reason})' if record.reason else ''}")
+    if record.words:
+        say(f"  {record.words}")
     if record.evidence:
         figures = [f"accuracy {history.accuracy(record)}", f"difference {history.difference(record)}", f"p {history.p_value(record)}"]
         say(f"  {', '.join(figures)} against {record.incumbent}, {record.evidence.get('n')} validation items")
@@ -209,4 +227,6 @@ def message(record: Record) -> str:
     )
     lines = [f"Experiment {record.folder}: {record.status}{numbers}", "", f"Changed: {plain(history.changes(record), 500)}",
              f"Against: {record.incumbent}", f"Why: {plain(record.hypothesis, 2000)}"]  # fmt: skip
-    return "\n".join([*lines, *([f"Reason: {record.reason}"] if record.reason else [])]) + "\n"
+    return (
+        "\n".join([*lines, *(f"{name}: {text}" for name, text in (("Reason", record.reason), ("Explained", record.words)) if text)]) + "\n"
+    )

@@ -89,12 +89,12 @@ def finish(record: Record, verdict: dict[str, Any], seconds: float) -> Record:
     return done
 
 
-def crash(record: Record, reason: str, seconds: float) -> Record:
-    """Close the folder of an experiment without a result."""
+def crash(record: Record, reason: str, seconds: float, words: str = "") -> Record:
+    """Close the folder of an experiment without a result; `words` explain it."""
     _require_open(folder_of(record))
     for name in COPIED:
         (folder_of(record) / name).unlink(missing_ok=True)
-    done = replace(record, status="CRASHED", reason=reason, finished_at=now(), duration_s=round(seconds, 1))
+    done = replace(record, status="CRASHED", reason=reason, words=words, finished_at=now(), duration_s=round(seconds, 1))
     write_record(done)
     return done
 

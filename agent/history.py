@@ -36,7 +36,7 @@ class Record:
         commit: the commit that the experiment started from.
         evidence: n, accuracy, incumbent_accuracy, difference, low, high (95 %), p, and the same under `benchmarks`; validation only.
         fingerprint: hash of the resolved parameters but for seeds and names; the same one twice is a repetition.
-        reason: why it crashed.
+        reason: why it crashed, and `words`: what the judge's explain-failure says to it.
         overrides: what was changed, as key=value, on the state of `commit`; enough to take a run up that was cut short.
         expected: what the proposal expects, and `gate` what it calls a success: {metric, at_least}, with `met` once it is finished.
         policy, run, trial: who proposed it, in which run of the agent, and as which experiment of it; empty for `try`.
@@ -61,6 +61,7 @@ class Record:
     model: str = ""
     fingerprint: str = ""
     reason: str = ""
+    words: str = ""
     overrides: list[str] = field(default_factory=list)
     expected: str = ""
     gate: dict[str, Any] = field(default_factory=dict)

@@ -142,7 +142,8 @@ def passages(there: Situation, records: Sequence[Record]) -> list[Passage]:
 
 def in_words(record: Record) -> str:
     """One experiment as a text to read."""
-    return plain(f"{result_of(record)} Its hypothesis: {record.hypothesis}", 3000)
+    words = f" Why, in the judge's words: {record.words}" if record.words else ""
+    return plain(f"{result_of(record)}{words} Its hypothesis: {record.hypothesis}", 3000)
 
 
 def result_of(record: Record) -> str:

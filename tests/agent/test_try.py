@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.agent.toy_pipeline import TEST_SECRET
-from tests.agent.toy_repo import Repo
+from tests.agent.toy_repo import SOURCE, Repo
 
 pytestmark = pytest.mark.e2e
 GENERATED = ["experiments/journal.md", "experiments/lessons.md"]
@@ -110,6 +111,19 @@ def test_what_is_not_better_leaves_a_record_and_nothing_else(started: Repo, rate
     assert len(rows(started)) == 3 and re.sub(r"\\.", "", rows(started)[2]).count("|") == 9 and "<script" not in rows(started)[2]
     assert "Why: ; rm -rf ~ $(touch x) | `a` </td><script>" in started.git("log", "-1", "--format=%B")
     assert not (started.root / "x").exists()
+
+
+def test_a_crash_is_recorded_with_the_judges_words_on_the_stage_that_failed(started: Repo) -> None:
+    for name in ("stages/judge", "prompts/judge"):
+        shutil.copytree(SOURCE / name, started.root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    started.git("add", ".")
+    started.git("commit", "-qm", "the judge")
+    done = started.agent("try", "train.learning_rate=4e-3", "--why", "x")
+    words = str(record(started, "0003-learning-rate-4e-3")["words"])
+    assert words.startswith("train failed, class OOM, ") and "CUDA out of memory" in words, done.stdout + done.stderr
+    assert f"Explained: {words}" in started.git("log", "-1", "--format=%B") and started.clean()
+    assert started.agent("try", "train.lora_rank=8", "--why", "x").returncode == 0  # an older failure explains no later experiment
+    assert record(started, "0004-lora-rank-8")["words"] == ""
 
 
 def test_the_next_try_is_compared_with_the_newest_kept_one(started: Repo) -> None:

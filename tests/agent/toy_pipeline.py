@@ -11,6 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from stages.common.failure import record
 from stages.common.process import stage_lock
 
 ITEMS = 40
@@ -48,6 +49,7 @@ def train(params: DictConfig) -> None:
     write("reports/loss.csv", "step,epoch,split,loss\n1,0.5,train,2.0\n2,1.0,train,1.0\n")
     if rate == FAIL:
         print("train: error: out of memory", file=sys.stderr)
+        record("train", exit_code=1, error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
         sys.exit(1)
     if rate == SLEEP:
         with stage_lock("train"):  # as the real stage does
