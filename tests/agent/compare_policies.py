@@ -1,6 +1,6 @@
 """Which policy needs the fewest experiments? A search of the recorded table of real runs, by the loop's own proposers and gates.
 
-python -m tests.agent.compare_policies [--seeds 200]            writes docs/agent-policies.md
+python -m tests.agent.compare_policies [--seeds 200]            writes reports/agent_policies.md
 
 A seed draws the grid point to start from and the policy's luck. Each policy then proposes, one experiment at a time and with everything
 seen
@@ -30,7 +30,7 @@ from stages.common.schema import Agent
 from stages.common.schema.loop import Budget, Dimension
 from tests.agent.record_runs import GRID, TABLE
 
-REPORT = ROOT / "docs" / "agent-policies.md"
+REPORT = ROOT / "reports" / "agent_policies.md"
 Point = dict[str, Any]
 
 

@@ -1,6 +1,6 @@
 """What is left of a run of the agent that is killed in each of its states, and taken up: the same history as of one that nobody disturbed.
 
-python -m tests.agent.kills            writes docs/agent-kills.md (some minutes: real git, real DVC, a toy pipeline)
+python -m tests.agent.kills            writes reports/agent_kills.md (some minutes: real git, real DVC, a toy pipeline)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from stages.common.files import ROOT, write_text
 from tests.agent.toy_repo import Repo, fresh_repository
 
-REPORT = ROOT / "docs" / "agent-kills.md"
+REPORT = ROOT / "reports" / "agent_kills.md"
 STATES = (
     ("planning", 1, 1), ("before the record", 1, 1), ("editing", 1, 1), ("after the record", 1, 1), ("composing", 1, 1),
     ("after composing", 1, 1), ("running", 1, 2), ("recording", 1, 1), ("restoring", 1, 1), ("before the commit", 1, 1),
