@@ -81,8 +81,10 @@ def finish(record: Record, verdict: dict[str, Any], seconds: float) -> Record:
     _require_open(folder)
     for name, source in COPIED.items():
         shutil.copyfile(source, folder / name)
+    found = summary(verdict)
+    met = {"met": (found["accuracy"] or 0.0) >= record.gate["at_least"]} if number(record.gate.get("at_least")) is not None else {}
     done = replace(
-        record, status=OUTCOMES[verdict["outcome"]], outcome=verdict["outcome"], evidence=summary(verdict), loss=losses(),
+        record, status=OUTCOMES[verdict["outcome"]], outcome=verdict["outcome"], evidence=found, loss=losses(), gate=record.gate | met,
         dvc_lock_sha256=sha256_file(ROOT / "dvc.lock"), finished_at=now(), duration_s=round(seconds, 1),
     )  # fmt: skip
     write_record(done)

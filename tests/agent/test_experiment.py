@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,15 @@ def test_a_finished_experiment_is_never_written_again(reports: Path) -> None:
         with pytest.raises(PawlError, match="never written again"):
             write()
     assert {path.name: path.read_bytes() for path in experiment.folder_of(done).iterdir()} == held
+
+
+@pytest.mark.parametrize(("at_least", "met"), [(0.8, True), (0.81, False)])
+def test_a_finished_experiment_says_whether_its_success_gate_was_met(reports: Path, at_least: float, met: bool) -> None:
+    plan = replace(PLAN, gate={"metric": "accuracy", "at_least": at_least})
+    experiment.write_record(plan)
+    assert experiment.finish(plan, VERDICT, 1.0).gate == {"metric": "accuracy", "at_least": at_least, "met": met}
+    experiment.write_record(other := replace(PLAN, number=2))
+    assert experiment.finish(other, VERDICT, 1.0).gate == {}
 
 
 def test_a_crash_keeps_no_copied_result(reports: Path) -> None:
