@@ -7,7 +7,8 @@ A series of candidates that are tried on the same items has a chance of `alpha` 
 That is alpha-spending, the online Bonferroni rule (Foster and Stine 2008, JRSS B 70:429; Tian and Ramdas 2021, Statistical Methods in
 Medical Research 30:976): it needs no plan of how many looks there will be, and holds whatever the dependence between the tests. The series
 1 / k^2 spends 61 % at the first look, which buys the power there, and the looks after it still have something left at any k.
-Looks count against the items and not against the incumbent: an accepted candidate does not renew what was spent.
+Looks count against the items and not against the incumbent: an accepted candidate does not renew what was spent. A false acceptance is
+one of a candidate that is no better, or that lost more on a guarded benchmark than it may: both are tested at the level of the look.
 
 What it does not cover: candidates are chosen by what earlier looks told (adaptive reuse; Dwork et al. 2015, Science 349:636; Blum and Hardt
 2015, ICML). Until the first acceptance, one who sees outcomes alone is on a fixed path, and the bound is exact; scores tell more than

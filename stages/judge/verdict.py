@@ -20,7 +20,7 @@ from stages.judge.pairing import pair
 from stages.judge.prompt import SECTIONS, public_settings
 from stages.judge.samples import tally
 
-RULES = 2
+RULES = 3
 METHOD = "exact sign-flip (McNemar) test, Tango or BCa interval, alpha spending 6/(pi k)^2 over the looks at these items"
 
 

@@ -157,6 +157,30 @@ def test_a_series_of_nulls_is_accepted_at_most_alpha():
     assert power(rng, 1, 5000, 0.05, 0.01) >= 0.9 > power(rng, 2, 5000, 0.05, 0.01) > 0.75
 
 
+def test_a_series_lets_a_loss_past_the_guard_at_most_alpha():
+    from stages.judge.simulate import past_the_guard
+
+    found = past_the_guard(np.random.default_rng(3), 200, 1000, 0.05, 0.1)
+    assert found["ours"] <= 0.05 + 2 * (0.05 * 0.95 / 1000) ** 0.5 and found["uncorrected"] > 0.3
+
+
+def test_the_simulated_guard_is_the_real_one():
+    from stages.judge.evidence import Rule, evidence
+    from stages.judge.pairing import pair
+    from stages.judge.simulate import kept
+    from tests.judge.test_evidence import outcomes
+
+    rng = np.random.default_rng(9)
+    for wins, losses, n, number in zip(*(rng.integers(low, high, 40) for low, high in ((0, 25), (0, 25), (60, 200), (1, 9))), strict=True):
+        rule = Rule(look=int(number), primary="other")
+        sides = [
+            rows + make_rows(0.5, seed=k, tasks=["other"])
+            for k, rows in enumerate(outcomes(int(wins), int(losses), ties=int(n - wins - losses)))
+        ]
+        (guard,) = evidence(pair(*sides), rule)["guarded"]
+        assert (guard["verdict"] == "kept") == bool(kept(int(wins), int(losses), int(n), 0.1, rule.level))
+
+
 @pytest.mark.parametrize(("pairs", "seed"), [(0, 1), (-5, 1), (10, -1)])
 def test_a_simulation_of_nothing_is_refused_and_writes_no_table(monkeypatch, tmp_path, pairs, seed):
     from stages.judge import simulate
