@@ -2,7 +2,8 @@
 
 python -m stages.track
 
-A run is found by its key (tag pawl.key): a hash of the parameters, of what dvc.lock says came out, and of the verdict. A complete run
+A run is found by its key (tag pawl.key): a hash of the parameters that dvc.yaml names for the stages before (a longer timeout is no new
+run), of what dvc.lock says came out, and of the verdict. A complete run
 is left alone, an incomplete one is completed, so the stage may run as often as it likes, also for results that DVC restored.
 The store is the server that MLFLOW_TRACKING_URI names, or mlflow.db and mlartifacts/ in the repository (in the main one, from a queue
 worker's clone too). Where it cannot be reached, the run waits in .pawl/spool and the next one delivers it. Runs of one sweep, or of one
