@@ -328,6 +328,16 @@ def test_sweeps_are_read_from_dvcs_refs(run, params):
     assert "Sweep from " + base[:7] in text and "fit-lynx" in text and "agent adopt NAME" in text
 
 
+def test_a_sweep_shows_the_figures_that_decided():
+    part = {"n": 40, "candidate": {"accuracy": 0.75, "score": 0.5}, "difference": 0.25, "p_better": 0.001}
+    pooled = {"n": 80, "candidate": {"accuracy": 0.5, "score": 0.5}, "difference": 0.0, "p_better": 0.5}
+    evidence = {"primary": "sums", "metric": "correct", "pooled": pooled, "benchmarks": {"sums": part}}
+    for changes, expected in (({}, (0.75, 40, 0.25)), ({"primary": ""}, (0.5, 80, 0.0)), ({"metric": "score"}, (0.5, 40, 0.25))):
+        verdict = json.dumps({"outcome": "accept", "evidence": evidence | changes}).encode()
+        (row,) = lineage._sweep("base", [("sad-newt", "tip")], {"tip:reports/judge.json": verdict})["rows"]
+        assert (row["accuracy"], row["n"], row["difference"]) == expected
+
+
 def test_a_folder_without_git_has_no_sweeps(run, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(run.parent))
     assert lineage.read_sweeps(run) == []
