@@ -4,7 +4,7 @@ Each item is one pair, its repeats averaged within it first, so that n counts in
 
 - p-value: the exact sign-flip test, McNemar's where answers are right or wrong and asked once. `p_better` is one-sided, its alternative
   that the candidate is better: only accepting can be a false alarm here, so all of alpha stands on that side. It is compared with the level
-  of this look (see `stages.judge.looks`). `p_two_sided` is reported beside it.
+  of this look (see `stages.common.looks`). `p_two_sided` is reported beside it.
   The coins are fair for exchangeable answers: one answer an item, or equally many; of repeats it is exact where no item differs, and
   holds for large n where gains on some items make up for losses on others.
 - interval: 95 %, two-sided, without a correction for looks (see `stages.judge.significance`).
@@ -30,7 +30,7 @@ import numpy as np
 
 from stages.common.errors import PawlError
 from stages.common.items import wilson
-from stages.judge.looks import spend
+from stages.common.looks import spend
 from stages.judge.pairing import Pairs
 from stages.judge.significance import bounds, on_a_grid, sign_flip, z_of
 

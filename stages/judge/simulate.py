@@ -14,8 +14,8 @@ import numpy as np
 
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, write_text
+from stages.common.looks import spend
 from stages.judge.evidence import Rule
-from stages.judge.looks import spend
 from stages.judge.significance import at_least, tango_score, z_of
 
 SIZES = (15, 30, 60, 100, 200, 400, 1000)

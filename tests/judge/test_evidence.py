@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import binomtest
 
 from stages.common.errors import PawlError
+from stages.common.looks import spend
 from stages.judge.evidence import Rule, decide, evidence, figures
-from stages.judge.looks import spend
 from stages.judge.pairing import pair
 from stages.judge.significance import bounds, on_a_grid, sign_flip, tango
 from tests.synthetic import make_row, make_rows

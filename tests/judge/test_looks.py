@@ -10,10 +10,12 @@ import re
 import numpy as np
 import pytest
 
+from stages.common import looks
 from stages.common.errors import PawlError
-from stages.judge import looks
+from stages.common.files import read_json
 from stages.judge.pairing import as_table
-from tests.synthetic import make_rows
+from tests.judge.conftest import judge_run
+from tests.synthetic import make_rows, write_run
 
 
 def look(seed: int, *, n: int = 100, incumbent: int = 0):
@@ -87,6 +89,21 @@ def test_a_sweep_in_clones_counts_in_the_repository_that_it_was_cloned_from(tmp_
     main, clones = tmp_path / "main", [tmp_path / name for name in "ab"]
     numbers = [looks.enter([clone, main], look(k), lambda number: {})["look"] for k, clone in enumerate(clones)]
     assert numbers == [1, 2] and len(lines(main)) == 2 and [len(lines(clone)) for clone in clones] == [1, 2]
+
+
+def test_a_verdict_that_was_judged_elsewhere_counts_here_from_its_own_number(tmp_path):
+    """DVC's cache, shared by two clones, gives the second one a verdict without running its judge."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    for seed in (1, 2):
+        judge_run(write_run(there, seed=seed))
+    verdict = read_json(there / "reports/judge.json")
+    for _ in range(2):
+        looks.take_over([here], verdict)
+    assert [line["look"] for line in lines(here)] == [2] and lines(here)[0] == lines(there)[1] == verdict["looks"][0]
+    looks.take_over([there], verdict)
+    assert len(lines(there)) == 2 and (there / looks.FILE).read_text() == (there / looks.COPY).read_text()
+    assert judge_run(write_run(here, seed=3))["evidence"]["look"] == 3
+    looks.take_over([here], {"outcome": "accept"})  # of an older version
 
 
 def test_a_restored_file_forgets_nothing(tmp_path):
