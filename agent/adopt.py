@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 
 from agent import execution, settings, trial, workspace
+from agent.experiment import summary
 from agent.history import LOOKS, Record
 from agent.progress import Progress, say
 from stages.common.errors import PawlError
@@ -114,9 +115,11 @@ def hypothesis(name: str, commit: str, sweep: list[str]) -> str:
     """What is claimed when nobody says more: that the sweep's finding holds, with its figures."""
     held = workspace.call(["git", "show", f"{commit}:reports/judge.json"], check=False)
     try:
-        pooled = json.loads(held.stdout)["evidence"]["pooled"]
-        told = f"accuracy {pooled['candidate']['accuracy']:.3f}, {pooled['difference']:+.3f} on {pooled['n']} validation items"
-    except (ValueError, KeyError, TypeError):
+        verdict = json.loads(held.stdout)
+        found, primary = summary(verdict), verdict["evidence"].get("primary")
+        told = f"accuracy {found['accuracy']:.3f}, {found['difference']:+.3f} on {found['n']} validation items"
+        told += f" of {plain(primary, 80)}" if primary else ""
+    except (ValueError, KeyError, TypeError, AttributeError):
         told = "no figures"
     chosen = f", one of {len(sweep)} of its sweep" if len(sweep) > 1 else ""
     return f"what {plain(name, 80)}{chosen}, found in DVC's experiment holds against the incumbent: {told}"

@@ -65,7 +65,10 @@ class NoReply(PawlError):
 
 
 class _Malformed(Exception):
-    """A body with status 200 that is no chat completion, is too long, or did not end in time."""
+    """A body with status 200 that is no chat completion, is too long, or did not end in time.
+
+    It holds what the server sent, whole and with the key: `_failed` removes the key first, and cuts then, so that no part of it stays.
+    """
 
 
 def structured(llm: LLM, messages: list[dict[str, str]], schema: dict[str, Any], *, repairs: int = 1) -> Structured:
@@ -204,7 +207,7 @@ class _Server:
         try:
             answer = json.loads(body)
         except (ValueError, RecursionError):
-            raise _Malformed(f"the reply is no JSON: {body[:200].decode('utf-8', 'replace')}") from None
+            raise _Malformed(f"the reply is no JSON: {body.decode('utf-8', 'replace')}") from None
         return self._answer(answer, messages)
 
     def _body(self, chunks: Iterator[bytes]) -> bytes:
@@ -229,9 +232,9 @@ class _Server:
             choice = answer["choices"][0]
             text = choice["message"]["content"]
         except (TypeError, KeyError, IndexError):
-            raise _Malformed(f"the reply is no chat completion: {json.dumps(answer)[:200]}") from None
+            raise _Malformed(f"the reply is no chat completion: {json.dumps(answer, ensure_ascii=False)}") from None
         if not isinstance(text, str):
-            raise _Malformed(f"the reply has no text: {json.dumps(answer)[:200]}")
+            raise _Malformed(f"the reply has no text: {json.dumps(answer, ensure_ascii=False)}")
         text = self._without_key(_utf8(text))
         usage = answer.get("usage") or {}
         read, written = (usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import functools
 import sys
 import tempfile
 import time
@@ -147,7 +148,7 @@ def _section(whole: DictConfig, section: str, origin: Path) -> Any:
     if section not in whole:
         raise PawlError(f"the section {section!r} is missing", where=str(origin), fix="python -m stages.common.config")
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(SECTIONS[section]), whole[section])
+        merged = OmegaConf.merge(_schema(section), whole[section])
         missing = sorted(OmegaConf.missing_keys(merged))
         if missing:
             raise PawlError(f"{section}.{missing[0]} has no value", where=f"{section}.{missing[0]}", fix=f"set {section}.{missing[0]}")
@@ -156,6 +157,12 @@ def _section(whole: DictConfig, section: str, origin: Path) -> Any:
         raise explain(error, prefix=section) from None
     validate(value, section)
     return value
+
+
+@functools.cache
+def _schema(section: str) -> Any:
+    """What a section may hold; merging copies it."""
+    return OmegaConf.structured(SECTIONS[section])
 
 
 def _refuse_conflict_markers(path: Path) -> None:

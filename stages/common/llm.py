@@ -198,7 +198,7 @@ class Client:
         raise Failed(self._clean(cause), refused=status in _REFUSING)
 
     def _clean(self, cause: str) -> str:
-        """One line, without the key: servers repeat it when they refuse it."""
+        """One line, without the key: servers repeat it when they refuse it. Cut last, since half of a key would not be found."""
         line = " ".join(cause.split())
         return (line if self._key == "none" else line.replace(self._key, "[key]"))[:400]
 
@@ -258,16 +258,16 @@ def _reply(raw: bytes) -> Reply:
     try:
         answer = json.loads(raw)
     except (ValueError, RecursionError):
-        raise _Passing(f"the server's answer is no JSON: {raw[:100]!r}") from None
+        raise _Passing(f"the server's answer is no JSON: {str(raw, 'utf-8', 'replace')}") from None
     choices = answer.get("choices") if isinstance(answer, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise _Passing(f"the server's answer has no choices: {raw[:200]!r}")
+        raise _Passing(f"the server's answer has no choices: {str(raw, 'utf-8', 'replace')}")
     message, reason = choices[0].get("message"), choices[0].get("finish_reason")
     text = message.get("content") if isinstance(message, dict) else None
     if text is None and isinstance(message, dict) and reason == "length":
         text = ""  # cut off while it was still thinking, which a reasoning parser keeps apart: it would be so again
     if not isinstance(text, str):
-        raise _Passing(f"the server's answer has no text (finish_reason {reason!r:.60}): {raw[:200]!r}")
+        raise _Passing(f"the server's answer has no text (finish_reason {reason!r:.60}): {str(raw, 'utf-8', 'replace')}")
     if not isinstance(reason, str):
         raise _Passing("the server's answer does not say why it ended (finish_reason)")
     usage = answer.get("usage")
@@ -281,9 +281,9 @@ def _message(raw: bytes) -> str:
     """What an error's body says, if it is of the usual form; else its beginning."""
     try:
         error = json.loads(raw)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)[:300]
+        return str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return raw[:200].decode("utf-8", "replace")
+        return str(raw, "utf-8", "replace")
 
 
 def _retry_after(headers: Any) -> float:

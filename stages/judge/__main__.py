@@ -12,6 +12,7 @@ Reads params.yaml, reports/eval_val, the incumbent's folder, and the reports of 
     experiment   name, hypothesis, parent, incumbent
     outcome      accept, reject or inconclusive; `accepted` is true for accept alone
     evidence     look, level, alpha, outcome and why before vetoes, pooled, benchmarks.NAME, guarded, further (stages/judge/evidence.py)
+    looks        the line that this verdict is in experiments/looks.jsonl (a list of one: DVC shows what is in a list as no metric)
     rule         the thresholds that were applied
     guards       a list of {guard, passed, detail}; one that did not pass is a veto
     truncated    share of answers cut off at the output limit: candidate, incumbent

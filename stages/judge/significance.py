@@ -24,6 +24,8 @@ FEWEST = 30
 MOST = 2000
 """Items, above which the bootstrap and the interval of Student's t agree to the third digit."""
 RESAMPLES = 9999
+FEWEST_BEYOND = 50
+"""Resamples in a tail, below which its quantile is not trusted: at a late look an interval is Tango's too."""
 
 
 def on_a_grid(differences: Any) -> Any:
@@ -88,7 +90,7 @@ def bounds(differences: Any, gain: float, loss: float, tail: float) -> tuple[flo
     n = len(differences)
     nonzero = np.abs(differences[differences != 0])
     binary = bool((nonzero == 1).all())
-    if binary or n < FEWEST or len(nonzero) < 10:
+    if binary or n < FEWEST or len(nonzero) < 10 or (n <= MOST and tail * RESAMPLES < FEWEST_BEYOND):
         # an item's difference lies in [-1, 1], so its variance is at most that of a -1, 0 or 1 with these sums: it errs towards width
         return (*tango(gain, loss, n, z_of(tail)), "Tango score interval")
     return bootstrap(differences, tail)
@@ -132,19 +134,9 @@ def tango(gain: float, loss: float, n: int, z: float) -> tuple[float, float]:
     """
     from scipy.optimize import brentq
 
-    def statistic(delta: float) -> float:
-        b = -gain - loss + (2 * n - gain + loss) * delta
-        c = -loss * delta * (1 - delta)
-        q = (math.sqrt(max(b * b - 8 * n * c, 0)) - b) / (4 * n)
-        variance = n * (2 * q + delta * (1 - delta))
-        top = gain - loss - n * delta
-        if variance <= 0:
-            return math.copysign(math.inf, top) if top else 0.0
-        return top / math.sqrt(variance)
-
     def root(target: float, near: float, far: float) -> float:
         def function(delta: float) -> float:
-            return max(-1e9, min(1e9, statistic(delta) - target))
+            return max(-1e9, min(1e9, tango_score(gain, loss, n, delta) - target))
 
         return float(brentq(function, near, far, xtol=1e-12)) if function(far) * function(near) < 0 else far
 
@@ -152,3 +144,15 @@ def tango(gain: float, loss: float, n: int, z: float) -> tuple[float, float]:
     low = -1.0 if centre <= -edge else root(z, centre, -edge)
     high = 1.0 if centre >= edge else root(-z, centre, edge)
     return (-1.0 if low <= -edge else low), (1.0 if high >= edge else high)
+
+
+def tango_score(gain: float, loss: float, n: int, delta: float) -> float:
+    """Tango's statistic of the hypothesis that the difference is `delta`: standard normal under it, large where it is larger."""
+    b = -gain - loss + (2 * n - gain + loss) * delta
+    c = -loss * delta * (1 - delta)
+    q = (math.sqrt(max(b * b - 8 * n * c, 0)) - b) / (4 * n)
+    variance = n * (2 * q + delta * (1 - delta))
+    top = gain - loss - n * delta
+    if variance <= 0:
+        return math.copysign(math.inf, top) if top else 0.0
+    return top / math.sqrt(variance)

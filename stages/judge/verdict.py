@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stages.common import looks
 from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.files import write_json, write_text
 from stages.common.schema import Experiment, Judge
 from stages.common.text import plain
-from stages.judge import curve, failure, guards, looks, opinion, words
+from stages.judge import curve, failure, guards, opinion, words
 from stages.judge.evidence import Rule, evidence
 from stages.judge.inputs import Inputs, read_failure, read_inputs, read_items
 from stages.judge.leaks import Guard
@@ -20,7 +21,7 @@ from stages.judge.pairing import pair
 from stages.judge.prompt import SECTIONS, public_settings
 from stages.judge.samples import tally
 
-RULES = 2
+RULES = 3
 METHOD = "exact sign-flip (McNemar) test, Tango or BCa interval, alpha spending 6/(pi k)^2 over the looks at these items"
 
 
@@ -75,6 +76,7 @@ def verdict_on(inputs: Inputs, judge: Judge, experiment: Experiment, max_contami
         "outcome": noted["outcome"],
         "accepted": noted["outcome"] == "accept",
         "evidence": found,
+        "looks": [look | noted],
         "rule": {name: getattr(judge, name) for name in ("alpha", "min_effect", "primary", "metric", "max_regression", "max_truncated")},
         "guards": checked,
         "truncated": {side: guards.truncated(getattr(inputs, side).rows) for side in ("candidate", "incumbent")},

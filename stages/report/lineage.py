@@ -129,20 +129,28 @@ def _sweep(base: str, parts: list[tuple[str, str]], files: dict[str, bytes]) -> 
     before = _params(files.get(f"{base}:params.yaml"))
     rows = []
     for name, commit in parts:
-        pooled = _dict(_dict(_loaded(files.get(f"{commit}:reports/judge.json")).get("evidence")).get("pooled"))
-        accuracy, n = number(_dict(pooled.get("candidate")).get("accuracy")), number(pooled.get("n"))
+        verdict = _loaded(files.get(f"{commit}:reports/judge.json"))
+        decided, measure = _decisive(_dict(verdict.get("evidence")))
+        accuracy, n = number(_dict(decided.get("candidate")).get(measure)), number(decided.get("n"))
         if accuracy is None or not n:
             continue
         after = _params(files.get(f"{commit}:params.yaml"))
         low, high = wilson(round(accuracy * n), int(n))
         changed = {key: value for key, value in after.items() if before.get(key) != value and not key.startswith("experiment.")}
-        outcome = str(_loaded(files.get(f"{commit}:reports/judge.json")).get("outcome") or "")
-        figures = {key: number(pooled.get(key)) for key in ("difference", "p_better")}
+        outcome = str(verdict.get("outcome") or "")
+        figures = {key: number(decided.get(key)) for key in ("difference", "p_better")}
         rows.append({"name": plain(name, 60), "changed": changed, "accuracy": accuracy, "low": low, "high": high, "n": int(n),
                      "outcome": plain(outcome, 20), "label": f"{name}: {accuracy:.3f}", **figures})  # fmt: skip
     rows.sort(key=lambda row: (-row["accuracy"], row["name"]))
     keys = sorted({key for row in rows for key in row["changed"]})[:6]
     return {"base": base[:7], "rows": rows, "keys": keys, "before": before}
+
+
+def _decisive(evidence: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The figures of what decided, the primary benchmark or all items, and the name of what was measured."""
+    primary = evidence.get("primary")
+    part = _dict(evidence.get("benchmarks")).get(primary) if primary else evidence.get("pooled")
+    return _dict(part), "score" if evidence.get("metric") == "score" else "accuracy"
 
 
 def _git(root: Path, *arguments: str, stdin: bytes = b"") -> bytes:

@@ -2,21 +2,24 @@
 
 python -m stages.track
 
-A run is found by its key (tag pawl.key): a hash of the parameters, of what dvc.lock says came out, and of the verdict. A complete run
+A run is found by its key (tag pawl.key): a hash of the parameters that dvc.yaml names for the stages before (a longer timeout is no new
+run), of what dvc.lock says came out, and of the verdict. A complete run
 is left alone, an incomplete one is completed, so the stage may run as often as it likes, also for results that DVC restored.
 The store is the server that MLFLOW_TRACKING_URI names, or mlflow.db and mlartifacts/ in the repository (in the main one, from a queue
 worker's clone too). Where it cannot be reached, the run waits in .pawl/spool and the next one delivers it. Runs of one sweep, or of one
 session of the agent, are nested under one parent. tracking=none logs nothing. What was measured on test items is under test/, for human
-eyes only.
+eyes only. A verdict that DVC's cache gave back was not judged here: its look at the validation items is written into
+experiments/looks.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
 
+from stages.common import looks
 from stages.common.config import load_params
 from stages.common.errors import run_main
-from stages.common.files import ROOT, main_root, write_text
+from stages.common.files import ROOT, main_root, read_json, write_text
 from stages.common.process import stage_lock
 from stages.track.record import make_record
 from stages.track.store import save
@@ -31,6 +34,7 @@ def main() -> None:
         stage_lock("track"),
         load_params("experiment", "model", "data", "benchmark", "train", "launcher", "engine", "evaluate", "judge", "tracking") as params,
     ):
+        looks.take_over([ROOT, main_root()], read_json(ROOT / "reports/judge.json"))
         if params.tracking.kind == "none":
             print("track: tracking.kind is none, nothing logged")
         else:

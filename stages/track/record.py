@@ -92,7 +92,7 @@ def make_record(root: Path, sections: dict[str, Any]) -> Record:
     losses = read_losses(folder / LOSSES)
     lock = read_lock(root / "dvc.lock")
     verdict = reports["judge.json"]
-    key = run_key(values, lock, reports, losses)
+    key = run_key(shaping(flatten(values), root / "dvc.yaml"), lock, reports, losses)
     experiment, register = os.environ.get("DVC_EXP_NAME", ""), values["tracking"].get("register", "")
     name = plain(values["experiment"]["name"], 200) or "unnamed"
     tags = {**_tags(verdict), "pawl.key": key, "pawl.commit": _commit(root)}
@@ -115,10 +115,22 @@ def make_record(root: Path, sections: dict[str, Any]) -> Record:
     )
 
 
-def run_key(values: dict[str, Any], lock: dict[str, str], reports: dict[str, Any], losses: list[Loss]) -> str:
+def shaping(params: dict[str, Any], pipeline: Path) -> dict[str, Any]:
+    """The parameters that shape a result: those that a stage of dvc.yaml before report and track depends on; else all but tracking.
+
+    A longer timeout makes no new run, just as it runs no stage again.
+    """
+    stages = _stages(pipeline)
+    if not stages:
+        return {key: value for key, value in params.items() if not key.startswith("tracking.")}
+    names = {name for stage, spec in stages.items() if stage not in ("report", "track") for name in spec.get("params") or []}
+    return {key: value for key, value in params.items() if any(key == name or key.startswith(f"{name}.") for name in names)}
+
+
+def run_key(params: dict[str, Any], lock: dict[str, str], reports: dict[str, Any], losses: list[Loss]) -> str:
     """A hash of the parameters, the lock's entries of what came out, and the verdict; of all reports where there is no lock."""
     verdict = {name: reports["judge.json"].get(name) for name in ("outcome", "evidence")}
-    parts: dict[str, Any] = {"params": {**values, "tracking": None}, "verdict": without_times(verdict)}
+    parts: dict[str, Any] = {"params": params, "verdict": without_times(verdict)}
     if made := {path: digest for path, digest in lock.items() if MADE.fullmatch(path)}:
         parts["lock"] = made
     else:
@@ -129,13 +141,17 @@ def run_key(values: dict[str, Any], lock: dict[str, str], reports: dict[str, Any
 
 def read_lock(path: Path) -> dict[str, str]:
     """Path and hash of everything that the stages in dvc.lock made; {} where there is no lock."""
+    outs = [out for stage in _stages(path).values() for out in stage.get("outs") or []]
+    return {str(out["path"]): str(out["md5"]) for out in outs if out.get("md5")}
+
+
+def _stages(path: Path) -> dict[str, Any]:
+    """The stages of a dvc.yaml or dvc.lock; {} where there are none."""
     try:
         whole = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, yaml.YAMLError):
         return {}
-    stages = whole.get("stages") if isinstance(whole, dict) else None
-    outs = [out for stage in (stages or {}).values() for out in stage.get("outs") or []]
-    return {str(out["path"]): str(out["md5"]) for out in outs if out.get("md5")}
+    return (whole.get("stages") if isinstance(whole, dict) else None) or {}
 
 
 def _artifacts(folder: Path) -> list[tuple[Path, str]]:

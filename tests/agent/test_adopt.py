@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -121,6 +122,21 @@ def test_a_value_survives_the_command_line(value):
 
     parsed = OverridesParser.create().parse_override(f"model.path={adopt._value(value)}").value()
     assert str(parsed.text if hasattr(parsed, "text") else parsed) == value
+
+
+@pytest.mark.parametrize(
+    ("primary", "told"),
+    [("", "accuracy 0.500, +0.000 on 80 validation items"), ("sums", "accuracy 0.750, +0.250 on 40 validation items of sums")],
+)
+def test_what_is_claimed_has_the_figures_that_decided(monkeypatch, primary, told):
+    part = {"n": 40, "candidate": {"accuracy": 0.75}, "difference": 0.25}
+    pooled = {"n": 80, "candidate": {"accuracy": 0.5}, "difference": 0.0}
+    held = [json.dumps({"evidence": {"primary": primary, "pooled": pooled, "benchmarks": {"sums": part}}}), "[]", "{}", "{"]
+    monkeypatch.setattr(workspace, "call", lambda argv, check: SimpleNamespace(stdout=held[0]))
+    assert adopt.hypothesis("fit-lynx", "c" * 40, ["c" * 40]).endswith(told)
+    while len(held) > 1:
+        del held[0]
+        assert adopt.hypothesis("fit-lynx", "c" * 40, ["c" * 40]).endswith("no figures")
 
 
 def test_a_ruler_that_differs_is_refused(monkeypatch):

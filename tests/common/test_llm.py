@@ -122,6 +122,27 @@ def test_the_key_goes_to_the_server_and_nowhere_else(monkeypatch: pytest.MonkeyP
     assert "sk-very-secret" not in str(caught.value) + repr(caught.value)
 
 
+class Echoing(FakeServer):
+    """Sends its answer as the whole body, with a status of its own."""
+
+    status = 200
+
+    def _respond(self, handler, body, fault) -> None:
+        handler.send(self.status, self.answer(body).encode())
+
+
+@pytest.mark.parametrize(("status", "form"), [(200, "text"), (200, "{}"), (401, "text"), (401, '{"error": ""}')])
+def test_no_part_of_a_key_stays_where_an_answer_is_cut(monkeypatch: pytest.MonkeyPatch, status: int, form: str) -> None:
+    monkeypatch.setenv("PAWL_TEST_KEY", "sk-Very-Secret-And-Long")
+    for filler in (85, 185, 285):
+        echoed = f"{'x' * filler}sk-Very-Secret-And-Long{'y' * 300}"
+        whole = echoed if form == "text" else json.dumps({name: echoed for name in json.loads(form) or ["echo"]})
+        with Echoing(answer=lambda body, whole=whole: whole) as server, pytest.raises(PawlError) as caught:
+            server.status = status
+            llm.ask(asking(server, api_key_env="PAWL_TEST_KEY", retries=0), conversations(1))
+        assert "sk-" not in str(caught.value)
+
+
 def test_a_key_that_is_wanted_but_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PAWL_TEST_KEY", raising=False)
     with FakeServer() as server, pytest.raises(PawlError, match="PAWL_TEST_KEY"):

@@ -213,8 +213,8 @@ def living(folder: Path) -> list[str]:
     return found
 
 
-def kill_in_the_middle(folder: Path, stage: str, reached: Callable[[], bool]) -> None:
-    """Start `make run` and kill -9 its whole process group once `stage` has got as far as `reached` says."""
+def kill_in_the_middle(folder: Path, stage: str, reached: Callable[[], bool], sign: int = signal.SIGKILL) -> str:
+    """Start `make run`, end its whole process group once `stage` has got as far as `reached` says, and give back what was printed."""
     log = folder / f".pawl/{stage}.killed.log"
     log.parent.mkdir(exist_ok=True)
     with open(log, "wb") as out:
@@ -226,27 +226,50 @@ def kill_in_the_middle(folder: Path, stage: str, reached: Callable[[], bool]) ->
     while not (f"Running stage '{stage}'" in log.read_text(errors="replace") and reached()):
         assert process.poll() is None and time.time() < deadline, log.read_text(errors="replace")[-3000:]
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    os.killpg(process.pid, sign)
+    process.wait(30)
     for _ in range(100):
         if not living(folder):
-            return
+            return log.read_text(errors="replace")
         time.sleep(0.1)
     raise AssertionError(f"outlived the kill: {living(folder)}")
 
 
-def test_killed_in_three_stages_it_ends_as_if_undisturbed(smoke: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    finished, undisturbed = smoke
-    folder = tmp_path / "killed"
+def unfinished(finished: Path, folder: Path, done: tuple[str, ...], *gone: str) -> Path:
+    """A copy of a finished run in which the stages `done` are done, and nothing else is, nor in DVC's cache."""
     shutil.copytree(finished, folder, symlinks=True)
     edit_params(folder)
-    shutil.rmtree(folder / ".dvc/cache/runs")  # nothing may come from a cache but what had been done before the first kill
-    done = ("fetch_model", "build_benchmark", "baseline")
+    shutil.rmtree(folder / ".dvc/cache/runs")
     lock = yaml.safe_load((folder / "dvc.lock").read_text())
     lock["stages"] = {name: lock["stages"][name] for name in done}
     (folder / "dvc.lock").write_text(yaml.safe_dump(lock))
-    for name in ("data/train", "models/adapter", ".pawl", "reports/eval_val", "reports/eval_test"):
+    for name in (*gone, "models/adapter", ".pawl", "reports/eval_val", "reports/eval_test"):
         shutil.rmtree(folder / name)
+    return folder
+
+
+def test_ctrl_c_ends_everything_and_the_next_run_goes_on(smoke: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """A terminal sends SIGINT to make, DVC and the stage; the trainer and the server are in sessions of their own."""
+    finished, undisturbed = smoke
+    done = ("fetch_model", "build_benchmark", "generate_data", "baseline")
+    folder = unfinished(finished, tmp_path / "stopped", done)
+    for stage, reached in (
+        ("train", lambda: bool(list(folder.glob(".pawl/train/*/trainer_log.jsonl")))),
+        ("eval_val", lambda: (folder / ".pawl/logs/serve-eval_val.log").exists()),
+    ):
+        told = kill_in_the_middle(folder, stage, reached, signal.SIGINT)
+        assert "stopped after" in told and "Traceback" not in told and f"{stage} failed, class ENV, stopped" in told
+    output = make_run(folder)
+    assert not set(ran(output)) & {*done, "train"}
+    found = reports(folder)
+    assert "stopped" in found.pop("reports/failure.md") and found == undisturbed
+    assert not list(folder.rglob("*.partial"))
+
+
+def test_killed_in_three_stages_it_ends_as_if_undisturbed(smoke: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    finished, undisturbed = smoke
+    done = ("fetch_model", "build_benchmark", "baseline")
+    folder = unfinished(finished, tmp_path / "killed", done, "data/train")
     kill_in_the_middle(folder, "generate_data", lambda: (folder / ".pawl/generate_data.lock").exists())
     assert not (folder / "data/train").exists()
     kill_in_the_middle(folder, "train", lambda: bool(list(folder.glob(".pawl/train/*/trainer_log.jsonl"))))

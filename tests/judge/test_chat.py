@@ -153,6 +153,26 @@ def test_the_key_is_in_no_error_and_in_no_reply(monkeypatch):
         assert "secret" not in json.dumps(chat.structured(llm(server, api_key_env="PAWL_TEST_KEY"), ASK, SCHEMA).value)
 
 
+class Echoing(FakeServer):
+    """Sends its answer as the whole body."""
+
+    def _respond(self, handler, body, fault):
+        return handler.send(200, self.answer(body).encode())
+
+
+@pytest.mark.parametrize("form", ["text", "{}", '{"choices": [{"message": {"content": null}}]}'])
+def test_no_part_of_a_key_stays_where_a_reply_is_cut(monkeypatch, form):
+    """A proxy that repeats the request: wherever the message is cut, the key in it is found before."""
+    secret = "sk-Very-Secret-And-Long"
+    monkeypatch.setenv("PAWL_TEST_KEY", secret)
+    for filler in (140, 180):  # into the first 200 characters of each form
+        echoed = f"{'x' * filler}{secret}{'y' * 300}"
+        body = json.dumps({**json.loads(form), "echo": echoed}) if form != "text" else echoed
+        with Echoing(answer=lambda asked, body=body: body) as server, pytest.raises(PawlError) as caught:
+            chat.structured(llm(server, api_key_env="PAWL_TEST_KEY", retries=0), ASK, SCHEMA)
+        assert "sk-" not in str(caught.value) and len(str(caught.value)) < 800
+
+
 def test_without_a_server_it_says_so():
     with pytest.raises(PawlError, match="no language model is configured"):
         chat.structured(LLM(), ASK, SCHEMA)

@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import binomtest
 
 from stages.common.errors import PawlError
+from stages.common.looks import spend
 from stages.judge.evidence import Rule, decide, evidence, figures
-from stages.judge.looks import spend
 from stages.judge.pairing import pair
 from stages.judge.significance import bounds, on_a_grid, sign_flip, tango
 from tests.synthetic import make_row, make_rows
@@ -229,6 +229,26 @@ def test_non_inferiority_is_claimed_at_most_alpha_where_the_loss_is_the_margin()
         differences = np.repeat([1.0, -1.0, 0.0], [wins, losses, ties])
         kept += bounds(differences, float(wins), float(losses), 0.05)[0] > -0.1
     assert kept / 400 < 0.05 + 2 * (0.05 * 0.95 / 400) ** 0.5
+
+
+def test_a_guarded_benchmark_is_tested_at_the_level_of_the_look():
+    """An acceptance is as wrong where it hides a loss: at alpha each time, the tenth candidate would have ten tries to hide one."""
+    better = (make_rows(0.7, n=300, seed=1, tasks=["a"]), make_rows(0.2, n=300, seed=2, tasks=["a"]))
+    flags = [(False, True)] * 22 + [(True, False)] * 14 + [(True, True)] * 164  # 4 points lost, 10 allowed
+    guarded = [[make_row(k, flag[side], benchmark="b") for k, flag in enumerate(flags)] for side in (0, 1)]
+    found = {look: judged(better[0] + guarded[0], better[1] + guarded[1], primary="a", look=look) for look in (1, 10)}
+    assert [(each["outcome"], each["why"]) for each in found.values()] == [
+        ("accept", "better"), ("inconclusive", "regression not excluded"),
+    ]  # fmt: skip
+    differences = np.repeat([1.0, -1.0, 0.0], [14, 22, 164])
+    assert found[10]["guarded"][0]["low"] == pytest.approx(bounds(differences, 14.0, 22.0, spend(0.05, 10))[0])
+    assert found[10]["further_items"]["benchmark"] == "b" and found[10]["further_items"]["towards"] == "accept"
+
+
+def test_a_far_tail_is_not_read_from_a_handful_of_resamples():
+    differences = np.random.default_rng(1).uniform(-1, 1, 100)
+    gain, loss = differences.clip(0).sum(), (-differences).clip(0).sum()
+    assert [bounds(differences, gain, loss, tail)[2] for tail in (0.025, 1e-4)] == ["BCa bootstrap", "Tango score interval"]
 
 
 def scored(scores, **changes):

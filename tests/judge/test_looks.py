@@ -10,10 +10,12 @@ import re
 import numpy as np
 import pytest
 
+from stages.common import looks
 from stages.common.errors import PawlError
-from stages.judge import looks
+from stages.common.files import read_json
 from stages.judge.pairing import as_table
-from tests.synthetic import make_rows
+from tests.judge.conftest import judge_run
+from tests.synthetic import make_rows, write_run
 
 
 def look(seed: int, *, n: int = 100, incumbent: int = 0):
@@ -89,6 +91,21 @@ def test_a_sweep_in_clones_counts_in_the_repository_that_it_was_cloned_from(tmp_
     assert numbers == [1, 2] and len(lines(main)) == 2 and [len(lines(clone)) for clone in clones] == [1, 2]
 
 
+def test_a_verdict_that_was_judged_elsewhere_counts_here_from_its_own_number(tmp_path):
+    """DVC's cache, shared by two clones, gives the second one a verdict without running its judge."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    for seed in (1, 2):
+        judge_run(write_run(there, seed=seed))
+    verdict = read_json(there / "reports/judge.json")
+    for _ in range(2):
+        looks.take_over([here], verdict)
+    assert [line["look"] for line in lines(here)] == [2] and lines(here)[0] == lines(there)[1] == verdict["looks"][0]
+    looks.take_over([there], verdict)
+    assert len(lines(there)) == 2 and (there / looks.FILE).read_text() == (there / looks.COPY).read_text()
+    assert judge_run(write_run(here, seed=3))["evidence"]["look"] == 3
+    looks.take_over([here], {"outcome": "accept"})  # of an older version
+
+
 def test_a_restored_file_forgets_nothing(tmp_path):
     enter(tmp_path, look(1))
     path = tmp_path / looks.FILE
@@ -155,6 +172,30 @@ def test_a_series_of_nulls_is_accepted_at_most_alpha():
         found = series(rng, 0.5, n, 1000, 0.05, 0.01)
         assert found["ours"] <= 0.05 and found["naive"] > 0.8 and found["best"] > 0.04
     assert power(rng, 1, 5000, 0.05, 0.01) >= 0.9 > power(rng, 2, 5000, 0.05, 0.01) > 0.75
+
+
+def test_a_series_lets_a_loss_past_the_guard_at_most_alpha():
+    from stages.judge.simulate import past_the_guard
+
+    found = past_the_guard(np.random.default_rng(3), 200, 1000, 0.05, 0.1)
+    assert found["ours"] <= 0.05 + 2 * (0.05 * 0.95 / 1000) ** 0.5 and found["uncorrected"] > 0.3
+
+
+def test_the_simulated_guard_is_the_real_one():
+    from stages.judge.evidence import Rule, evidence
+    from stages.judge.pairing import pair
+    from stages.judge.simulate import kept
+    from tests.judge.test_evidence import outcomes
+
+    rng = np.random.default_rng(9)
+    for wins, losses, n, number in zip(*(rng.integers(low, high, 40) for low, high in ((0, 25), (0, 25), (60, 200), (1, 9))), strict=True):
+        rule = Rule(look=int(number), primary="other")
+        sides = [
+            rows + make_rows(0.5, seed=k, tasks=["other"])
+            for k, rows in enumerate(outcomes(int(wins), int(losses), ties=int(n - wins - losses)))
+        ]
+        (guard,) = evidence(pair(*sides), rule)["guarded"]
+        assert (guard["verdict"] == "kept") == bool(kept(int(wins), int(losses), int(n), 0.1, rule.level))
 
 
 @pytest.mark.parametrize(("pairs", "seed"), [(0, 1), (-5, 1), (10, -1)])

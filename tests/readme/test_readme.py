@@ -72,7 +72,7 @@ def agent(words, monkeypatch):
 
     args = parse(words)
     if args.command == "try":
-        assert settings.resolve(args.overrides) != settings.flat(config.compose())
+        assert settings.resolve(args.overrides) != settings.flat((ROOT / "params.yaml").read_text(encoding="utf-8"))
 
 
 def takes(module, words, monkeypatch):

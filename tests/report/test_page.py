@@ -6,9 +6,7 @@ import json
 import math
 import re
 import subprocess
-from functools import lru_cache
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 
@@ -62,11 +60,17 @@ class Page(HTMLParser):
 @pytest.fixture(autouse=True, scope="module")
 def drawn_once():
     """The same chart is drawn once: most tests here have the same run."""
-    real = charts.vl_convert
-    draw = lru_cache(maxsize=None)(lambda text: real.vegalite_to_svg(json.loads(text)))
-    charts.vl_convert = SimpleNamespace(vegalite_to_svg=lambda spec: draw(json.dumps(spec)))
+    real, known = charts.draw, {}
+
+    def draw(chart, label):
+        key = (chart.func, repr((chart.args, chart.keywords)), label)
+        if key not in known:
+            known[key] = real(chart, label)
+        return known[key]
+
+    charts.draw = draw
     yield
-    charts.vl_convert = real
+    charts.draw = real
 
 
 @pytest.fixture
@@ -326,6 +330,16 @@ def test_sweeps_are_read_from_dvcs_refs(run, params):
     ]
     text = page(run, params).text
     assert "Sweep from " + base[:7] in text and "fit-lynx" in text and "agent adopt NAME" in text
+
+
+def test_a_sweep_shows_the_figures_that_decided():
+    part = {"n": 40, "candidate": {"accuracy": 0.75, "score": 0.5}, "difference": 0.25, "p_better": 0.001}
+    pooled = {"n": 80, "candidate": {"accuracy": 0.5, "score": 0.5}, "difference": 0.0, "p_better": 0.5}
+    evidence = {"primary": "sums", "metric": "correct", "pooled": pooled, "benchmarks": {"sums": part}}
+    for changes, expected in (({}, (0.75, 40, 0.25)), ({"primary": ""}, (0.5, 80, 0.0)), ({"metric": "score"}, (0.5, 40, 0.25))):
+        verdict = json.dumps({"outcome": "accept", "evidence": evidence | changes}).encode()
+        (row,) = lineage._sweep("base", [("sad-newt", "tip")], {"tip:reports/judge.json": verdict})["rows"]
+        assert (row["accuracy"], row["n"], row["difference"]) == expected
 
 
 def test_a_folder_without_git_has_no_sweeps(run, monkeypatch):

@@ -84,6 +84,17 @@ def test_two_workers_at_once_lose_no_run(repo):
     assert all(run["complete"] == "true" and len(run["losses"]) == 16 and run["page"] for run in children)
 
 
+def test_a_verdict_from_a_shared_cache_is_a_look_in_the_clone_that_took_it(repo, tmp_path):
+    clone = tmp_path / "clone"
+    run_in(tmp_path, "git", "clone", "-q", str(repo), str(clone))
+    run_in(clone, "dvc", "cache", "dir", "--local", str(repo / ".dvc/cache"))
+    ledger = clone / "experiments/looks.jsonl"
+    before = ledger.read_text().splitlines()
+    assert repro(clone, "train.learning_rate=3e-4") == ["report", "track"], "the sweep's judge is not run again"
+    (added,) = set(ledger.read_text().splitlines()) - set(before)
+    assert added in (repo / "experiments/looks.jsonl").read_text().splitlines()
+
+
 def test_the_sweep_fits_a_screen_and_is_on_the_page(repo):
     listed = run_in(repo, "dvc", "exp", "list", "--name-only").stdout.split()
     names = [name for name in listed if re.fullmatch(r"[a-z]+-[a-z]+", name)]

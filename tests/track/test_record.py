@@ -8,7 +8,7 @@ import pytest
 
 from stages.common.config import read_params
 from stages.common.errors import PawlError
-from stages.common.files import read_json, sha256_file, write_json
+from stages.common.files import ROOT, read_json, sha256_file, write_json
 from stages.common.schema import Experiment, Judge
 from stages.judge.__main__ import judge_reports
 from stages.track.__main__ import SECTIONS
@@ -67,6 +67,30 @@ def test_the_key_is_of_params_verdict_and_what_the_lock_says_came_out(run, secti
     change(run / "reports" / "judge.json", outcome="reject")
     keys.append(make_record(run, sections).key)
     assert keys[0] == keys[2] == keys[3] == keys[4] and len(set(keys)) == 3
+
+
+def test_what_shapes_no_result_makes_no_new_run(run, sections):
+    """What dvc.yaml tracks for a stage before report and track is a run's own; a timeout, a retry or a port is not."""
+    (run / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
+    before = make_record(run, sections).key
+
+    def after(section, name, value):
+        old, place = getattr(sections[section], name), sections[section]
+        setattr(place, name, value)
+        key = make_record(run, sections).key
+        setattr(place, name, old)
+        return key
+
+    for section, name, value in (
+        ("launcher", "timeout_h", 1.0), ("launcher", "checkpoint_steps", 7), ("evaluate", "retries", 9), ("evaluate", "concurrency", 3),
+        ("engine", "startup_timeout_s", 9.0), ("engine", "keep_alive", False), ("tracking", "experiment", "elsewhere"),
+    ):  # fmt: skip
+        assert after(section, name, value) == before, f"{section}.{name}"
+    for section, name, value in (
+        ("train", "learning_rate", 0.5), ("launcher", "workers", 2), ("evaluate", "seed", 9), ("engine", "extra_args", ["--x"]),
+        ("judge", "alpha", 0.01), ("data", "seed", 99), ("model", "dtype", "float16"), ("experiment", "hypothesis", "another"),
+    ):  # fmt: skip
+        assert after(section, name, value) != before, f"{section}.{name}"
 
 
 @pytest.mark.parametrize("lock", ["", "[]", "stages: {a: {cmd: x}}", "stages: {a: {outs: [{path: x}]}}", "}{"])

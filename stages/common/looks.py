@@ -7,7 +7,8 @@ A series of candidates that are tried on the same items has a chance of `alpha` 
 That is alpha-spending, the online Bonferroni rule (Foster and Stine 2008, JRSS B 70:429; Tian and Ramdas 2021, Statistical Methods in
 Medical Research 30:976): it needs no plan of how many looks there will be, and holds whatever the dependence between the tests. The series
 1 / k^2 spends 61 % at the first look, which buys the power there, and the looks after it still have something left at any k.
-Looks count against the items and not against the incumbent: an accepted candidate does not renew what was spent.
+Looks count against the items and not against the incumbent: an accepted candidate does not renew what was spent. A false acceptance is
+one of a candidate that is no better, or that lost more on a guarded benchmark than it may: both are tested at the level of the look.
 
 What it does not cover: candidates are chosen by what earlier looks told (adaptive reuse; Dwork et al. 2015, Science 349:636; Blum and Hardt
 2015, ICML). Until the first acceptance, one who sees outcomes alone is on a fixed path, and the bound is exact; scores tell more than
@@ -17,7 +18,8 @@ The history is experiments/looks.jsonl: one line for each pair of a candidate's 
 were first judged. Judged again, they keep their number, so a verdict is reproducible; by another measure (judge.primary, judge.metric) they
 are a look of their own, since the measure could be chosen by what the first one told. A copy in .pawl/ gives back what an older commit, a
 `dvc exp apply` or a restored file has not. A number never falls: where lines were lost, moved or merged from another branch, the place in
-the file or the number written down counts, whichever is later.
+the file or the number written down counts, whichever is later. A verdict holds its own line, so that where DVC's cache gives the verdict
+back in another clone, the stage track writes the look down there too.
 
 Not counted: scores of a candidate that was evaluated and never judged, and looks in a clone whose file was never merged (a sweep's are).
 """
@@ -41,6 +43,8 @@ from stages.common.files import sha256_text
 FILE, COPY = Path("experiments/looks.jsonl"), Path(".pawl/looks.jsonl")
 Key = tuple[str, ...]
 KEY = ("items", "candidate", "incumbent", "measure")
+NOTED = ("experiment", "n", "outcome")
+"""What a line says beside the hashes and the number."""
 SKETCH = 32
 """Item ids that stand for a set of items: the smallest ones. Ids are hashes, so two sets that overlap by a few per cent share some."""
 
@@ -73,11 +77,12 @@ def number(history: Iterable[dict[str, Any]], look: dict[str, str]) -> int:
     return numbers.get(_key(look)) or max(numbers.values(), default=0) + 1
 
 
-def enter(roots: Iterable[Path], look: dict[str, str], judge: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+def enter(roots: Iterable[Path], look: dict[str, str], judge: Callable[[int], dict[str, Any]], least: int = 1) -> dict[str, Any]:
     """Give a look its number, judge at it, and write it down where it is new: in each root, as a sweep works in clones.
 
     Args:
         judge: what to note beside the hashes (the outcome), given the number.
+        least: what the number is at least, known from elsewhere.
 
     Returns:
         what `judge` gave, and `look`, the number.
@@ -89,13 +94,13 @@ def enter(roots: Iterable[Path], look: dict[str, str], judge: Callable[[int], di
         known: list[tuple[TextIO, str, dict[Key, str]]] = []
         for path in (root / name for root in sorted({root.resolve() for root in roots}) for name in (FILE, COPY)):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(path, "a+", encoding="utf-8", errors="replace"))
+            file: TextIO = stack.enter_context(open(path, "a+", encoding="utf-8", errors="replace"))
             fcntl.flock(file, fcntl.LOCK_EX)  # workers of a sweep judge side by side
             file.seek(0)
             text = file.read()
             known.append((file, text, _parsed(text, path)))
         lines = {key: line for _, _, history in known for key, line in history.items()}
-        place = number(map(json.loads, lines.values()), look)
+        place = max(least, number(map(json.loads, lines.values()), look))
         note = judge(place) | {"look": place}
         lines.setdefault(_key(look), json.dumps({**look, **note}, sort_keys=True))
         for file, text, history in known:
@@ -104,6 +109,15 @@ def enter(roots: Iterable[Path], look: dict[str, str], judge: Callable[[int], di
                 file.flush()
                 os.fsync(file.fileno())
     return note
+
+
+def take_over(roots: Iterable[Path], verdict: dict[str, Any]) -> None:
+    """Write down the look of a verdict that was not judged here: DVC's cache, shared with another clone, gave it back.
+
+    It counts from its own number, since what was looked at before it is not known here.
+    """
+    for look in verdict.get("looks", []):
+        enter(roots, look, lambda _, look=look: {name: look[name] for name in NOTED}, least=look["look"])  # type: ignore[misc]
 
 
 def _key(look: dict[str, Any]) -> Key:
