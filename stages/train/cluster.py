@@ -9,6 +9,7 @@ last whole checkpoint. An error of the training itself would only come again, so
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -24,6 +25,26 @@ from stages.common.schema import Launcher
 _PASSED_ON = ("HF_HUB_OFFLINE", "DISABLE_VERSION_CHECK", "TOKENIZERS_PARALLELISM", "HF_DATASETS_CACHE", "PYTHONPATH", "OMP_WAIT_POLICY",
               "FSDP_STATE_DICT_TYPE")  # fmt: skip
 _LOST = ("connection", "gloo", "nccl", "peer", "timed out", "timeout", "socket")
+
+
+@functools.cache
+def cluster_gpus(address: str) -> int:
+    """GPUs of a running cluster, whose head, where the stage runs, may have none.
+
+    Raises:
+        PawlError: no cluster answers at `address`.
+    """
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        fix = "start it ('ray start --head'), or leave the address empty for a cluster of this machine's own"
+        raise PawlError(f"no Ray cluster answers at {address}: {str(error)[:200]}", where="launcher.address", fix=fix) from None
+    try:
+        return int(ray.cluster_resources().get("GPU", 0))
+    finally:
+        ray.shutdown()
 
 
 def main() -> int:

@@ -10,17 +10,19 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from stages.common import process
+from stages.common.doctor import gpus
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, read_json, write_json
 from stages.common.schema import Launcher, Train
 from stages.train import checkpoints
 from stages.train.arguments import resumable
+from stages.train.cluster import cluster_gpus
 
 LOG = Path(".pawl/logs/train.log")
 
@@ -75,6 +77,21 @@ def launch(config: dict[str, Any], train: Train, launcher: Launcher, folder: Pat
     progress()  # what came after the last look
     figures = read_json(folder / "figures.json") if launcher.node_rank == 0 else {}
     return Run(time.monotonic() - begun, peak_gib(), figures, read_json(folder / "preflight.json"))
+
+
+def devices(train: Train, launcher: Launcher) -> int:
+    """GPUs that the training may use: those of the machines that it runs on, which are a running cluster's or this one."""
+    if train.device == "cpu":
+        return 0
+    if launcher.kind == "ray" and launcher.address:
+        return cluster_gpus(launcher.address)
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(gpus()) if chosen is None else min(len(gpus()), len([part for part in chosen.split(",") if part not in ("", "-1")]))
+
+
+def placed(train: Train, launcher: Launcher) -> Launcher:
+    """The launcher with the number of its workers, which a Ray cluster is asked for."""
+    return replace(launcher, workers=launcher.workers or devices(train, launcher)) if launcher.kind == "ray" else launcher
 
 
 def peak_gib() -> float:

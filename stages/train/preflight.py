@@ -53,7 +53,9 @@ def check(
     if train.eval_strategy in ("steps", "epoch") and not rows.held_out:
         _told(soft, _no_eval, train)
     check_types(train.extra, argument_types())
-    parsed = parse(config, distributed=launcher.kind != "local")
+    elsewhere = not config["use_cpu"] and not gpus(train)  # the GPUs are a cluster's, and the parser looks at this machine
+    here = {name: value for name, value in config.items() if name not in ("bf16", "fp16")} | {"use_cpu": True} if elsewhere else config
+    parsed = parse(here, distributed=launcher.kind != "local")
     model = meta_model(config)
     targets = check_modules(model, train)
     count = processes(train, launcher)
@@ -220,10 +222,12 @@ def check_memory(
     rank = train.lora_rank * (2 if train.pissa_init else 1)
     need = {
         "per": "GPU" if gpu else "process", "estimate_gib": {name: round(value, 3) for name, value in parts.items()},
-        "available_gib": round(limit, 2), "relative_error": memory.ERROR, "tokens": tokens, "processes": where["processes"],
-        "parameters": size.parameters, "trainable_parameters": size.trainable, "max_lora_rank": rank,
-        "table": memory.table(model, train, targets, limit, **where),
+        "available_gib": None if limit is None else round(limit, 2), "relative_error": memory.ERROR, "tokens": tokens,
+        "processes": where["processes"], "parameters": size.parameters, "trainable_parameters": size.trainable, "max_lora_rank": rank,
+        "table": [] if limit is None else memory.table(model, train, targets, limit, **where),
     }  # fmt: skip
+    if limit is None:
+        return need, [f"training needs about {total:.1f} GiB on each GPU of the cluster, which cannot be looked at from here"]
     if total > limit * (1 + memory.ERROR):
         fix = "halve train.per_device_train_batch_size and double train.gradient_accumulation_steps, or set train.gradient_checkpointing"
         if parts["weights"] + parts["trained"] > limit:
@@ -234,10 +238,11 @@ def check_memory(
     return need, [close] if total * (1 + memory.ERROR) > limit else []
 
 
-def available_gib(train: Train, launcher: Launcher, wanted_gib: float, *, gpu: bool) -> float:
-    """What is free on the GPU that has least, or what this machine has left for each process."""
-    count = gpus(train) if gpu else 0
-    return room.gpu_gib(count, wanted_gib) if count else room.machine_gib() / max(1, launcher.workers)
+def available_gib(train: Train, launcher: Launcher, wanted_gib: float, *, gpu: bool) -> float | None:
+    """What is free on the GPU that has least, or what this machine has left for each process; None for GPUs of other machines."""
+    if not gpu:
+        return room.machine_gib() / max(1, launcher.workers)
+    return room.gpu_gib(gpus(train), wanted_gib) if gpus(train) else None
 
 
 def check_disk(model: Any, train: Train, targets: list[str], launcher: Launcher, folder: Path) -> float:
