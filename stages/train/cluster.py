@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import socket
 import sys
 import traceback
 from pathlib import Path
@@ -24,6 +25,8 @@ from stages.common.schema import Launcher
 
 _PASSED_ON = ("HF_HUB_OFFLINE", "DISABLE_VERSION_CHECK", "TOKENIZERS_PARALLELISM", "HF_DATASETS_CACHE", "PYTHONPATH", "OMP_WAIT_POLICY",
               "FSDP_STATE_DICT_TYPE")  # fmt: skip
+_PATIENCE_S = 10.0
+"""For the machine of a cluster's address to answer."""
 _LOST = ("connection", "gloo", "nccl", "peer", "timed out", "timeout", "socket")
 
 
@@ -36,9 +39,12 @@ def cluster_gpus(address: str) -> int:
     """
     import ray
 
+    host, _, port = address.rpartition(":")
     try:
+        if host and port.isdigit():  # Ray itself asks for minutes
+            socket.create_connection((host.rpartition("/")[2].strip("[]"), int(port)), timeout=_PATIENCE_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         fix = "start it ('ray start --head'), or leave the address empty for a cluster of this machine's own"
         raise PawlError(f"no Ray cluster answers at {address}: {str(error)[:200]}", where="launcher.address", fix=fix) from None
     try:

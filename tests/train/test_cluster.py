@@ -26,11 +26,13 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
     has: dict[str, float] = {"CPU": 64.0, "GPU": 4.0}
     closed: list[bool] = []
 
-    def init(address: str, **settings: Any) -> None:
-        if address != RAY["address"]:
-            raise ConnectionError("could not find any running Ray instance")
+    def connect(place: tuple[str, int], timeout: float) -> Any:
+        if place != ("10.0.0.1", 6379):
+            raise ConnectionRefusedError(111, "Connection refused")
+        return SimpleNamespace(close=lambda: None)
 
-    fake = SimpleNamespace(init=init, cluster_resources=lambda: has, shutdown=lambda: closed.append(True))
+    monkeypatch.setattr(cluster.socket, "create_connection", connect)
+    fake = SimpleNamespace(init=lambda address, **settings: None, cluster_resources=lambda: has, shutdown=lambda: closed.append(True))
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setattr(launch, "gpus", list)
     monkeypatch.setattr(stage, "has_eval", lambda data: False)
