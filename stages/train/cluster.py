@@ -88,6 +88,11 @@ def main() -> int:
     return 1 if list(job_file.parent.glob("failure-*.json")) else 0
 
 
+def lost_peer(text: str) -> bool:
+    """Whether an error's words only say that another process has gone."""
+    return any(word in text.lower() for word in _LOST)
+
+
 def loop(settings: dict[str, Any]) -> None:
     """What each worker does, again after each loss of a worker: go on from the last checkpoint that is whole."""
     from stages.train import checkpoints, worker
@@ -103,7 +108,7 @@ def loop(settings: dict[str, Any]) -> None:
         try:
             worker.train(run, folder)
         except Exception as error:  # told by the stage, see worker.py
-            if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _LOST):
+            if isinstance(error, RuntimeError) and lost_peer(str(error)):
                 raise  # another worker has gone: Ray's failure policy decides
             worker.leave(folder, rank, run["name"], traceback.format_exc(), {"what": f"{type(error).__name__}: {error}"})
             return
