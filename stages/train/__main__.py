@@ -21,7 +21,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from stages.common.config import compose, load_params, read_params
-from stages.common.doctor import gpus
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, to_json, write_json, write_text
 from stages.common.models import base_model
@@ -30,7 +29,7 @@ from stages.common.schema import Launcher, Train
 from stages.train import checkpoints, result
 from stages.train.arguments import arguments
 from stages.train.known import REFUSED, check_extra
-from stages.train.launch import launch
+from stages.train.launch import devices, launch, placed
 from stages.train.losses import losses_csv, summarize, trainer_state
 from stages.train.rows import has_eval
 
@@ -67,8 +66,9 @@ def main() -> None:
 def run(train: Train, launcher: Launcher, engine: str) -> None:
     check_extra(train.extra)
     base, model = base_model()
+    launcher = placed(train, launcher)
     config = configuration(train, launcher, model)
-    shape = vars(launcher) | {"workers": launcher.workers or visible_gpus()}  # with fewer GPUs it is another training
+    shape = vars(launcher) | {"workers": launcher.workers or devices(train, launcher)}  # with fewer GPUs it is another training
     name = checkpoints.key(config, DATA, base, shape)
     with checkpoints.work_folder(name, launcher.storage) as folder:
         print(f"train: {base['name']}, {train.stage}, {train.finetuning_type} on {'CPU' if config['use_cpu'] else 'GPU'}")
@@ -90,14 +90,9 @@ def run(train: Train, launcher: Launcher, engine: str) -> None:
         print(f"train: loss {report['initial_loss']:.3f} to {report['final_loss']:.3f} in {report['steps']} steps, {done.seconds:.0f} s")
 
 
-def visible_gpus() -> int:
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return len(gpus()) if chosen is None else len([part for part in chosen.split(",") if part])
-
-
 def configuration(train: Train, launcher: Launcher, model: Path) -> dict[str, Any]:
     return arguments(
-        train, model=str(model), data=str(DATA.absolute()), output=".pawl/train", use_cpu=train.device == "cpu" or not gpus(),
+        train, model=str(model), data=str(DATA.absolute()), output=".pawl/train", use_cpu=not devices(train, launcher),
         has_eval=has_eval(DATA), distributed=launcher.kind != "local",
         checkpoint_steps=launcher.checkpoint_steps if launcher.nodes == 1 else 0,
     )  # fmt: skip
@@ -119,8 +114,9 @@ def check(overrides: list[str]) -> dict[str, Any]:
         }
         from stages.train import preflight
 
+        launcher = placed(params.train, params.launcher)
         found = preflight.check(
-            params.train, params.launcher, config=configuration(params.train, params.launcher, model), engine=params.engine.kind,
+            params.train, launcher, config=configuration(params.train, launcher, model), engine=params.engine.kind,
             data=str(DATA), rebuilt=rebuilt(params.data, params.train.cutoff_len),
         )  # fmt: skip
         if params.model.name != base["name"]:

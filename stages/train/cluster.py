@@ -9,8 +9,10 @@ last whole checkpoint. An error of the training itself would only come again, so
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import socket
 import sys
 import traceback
 from pathlib import Path
@@ -23,7 +25,32 @@ from stages.common.schema import Launcher
 
 _PASSED_ON = ("HF_HUB_OFFLINE", "DISABLE_VERSION_CHECK", "TOKENIZERS_PARALLELISM", "HF_DATASETS_CACHE", "PYTHONPATH", "OMP_WAIT_POLICY",
               "FSDP_STATE_DICT_TYPE")  # fmt: skip
+_PATIENCE_S = 10.0
+"""For the machine of a cluster's address to answer."""
 _LOST = ("connection", "gloo", "nccl", "peer", "timed out", "timeout", "socket")
+
+
+@functools.cache
+def cluster_gpus(address: str) -> int:
+    """GPUs of a running cluster, whose head, where the stage runs, may have none.
+
+    Raises:
+        PawlError: no cluster answers at `address`.
+    """
+    import ray
+
+    host, _, port = address.rpartition(":")
+    try:
+        if host and port.isdigit():  # Ray itself asks for minutes
+            socket.create_connection((host.rpartition("/")[2].strip("[]"), int(port)), timeout=_PATIENCE_S).close()
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (OSError, ValueError, RuntimeError) as error:
+        fix = "start it ('ray start --head'), or leave the address empty for a cluster of this machine's own"
+        raise PawlError(f"no Ray cluster answers at {address}: {str(error)[:200]}", where="launcher.address", fix=fix) from None
+    try:
+        return int(ray.cluster_resources().get("GPU", 0))
+    finally:
+        ray.shutdown()
 
 
 def main() -> int:
@@ -61,6 +88,11 @@ def main() -> int:
     return 1 if list(job_file.parent.glob("failure-*.json")) else 0
 
 
+def lost_peer(text: str) -> bool:
+    """Whether an error's words only say that another process has gone."""
+    return any(word in text.lower() for word in _LOST)
+
+
 def loop(settings: dict[str, Any]) -> None:
     """What each worker does, again after each loss of a worker: go on from the last checkpoint that is whole."""
     from stages.train import checkpoints, worker
@@ -76,7 +108,7 @@ def loop(settings: dict[str, Any]) -> None:
         try:
             worker.train(run, folder)
         except Exception as error:  # told by the stage, see worker.py
-            if isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _LOST):
+            if isinstance(error, RuntimeError) and lost_peer(str(error)):
                 raise  # another worker has gone: Ray's failure policy decides
             worker.leave(folder, rank, run["name"], traceback.format_exc(), {"what": f"{type(error).__name__}: {error}"})
             return

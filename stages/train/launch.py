@@ -10,20 +10,24 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from stages.common import process
+from stages.common.doctor import gpus
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, read_json, write_json
 from stages.common.schema import Launcher, Train
 from stages.train import checkpoints
 from stages.train.arguments import resumable
+from stages.train.cluster import cluster_gpus, lost_peer
 
 LOG = Path(".pawl/logs/train.log")
 
+_PIECE = 10_000
+"""Characters of a line that are looked at together: a progress bar may write many MB without a line's end."""
 _MEMORY = "not enough memory: halve train.per_device_train_batch_size and double train.gradient_accumulation_steps"
 _CAUSES = (
     (r"out of memory|OutOfMemory|Cannot allocate memory|can't allocate memory", _MEMORY),
@@ -71,10 +75,25 @@ def launch(config: dict[str, Any], train: Train, launcher: Launcher, folder: Pat
             timeout_s=max(1.0, timeout_s - (time.monotonic() - begun)), watch=progress,
         )  # fmt: skip
         if code:
-            raise failure(code, folder, process.tail(LOG, 20_000), timeout_s)
+            raise failure(code, folder, LOG, timeout_s)
     progress()  # what came after the last look
     figures = read_json(folder / "figures.json") if launcher.node_rank == 0 else {}
     return Run(time.monotonic() - begun, peak_gib(), figures, read_json(folder / "preflight.json"))
+
+
+def devices(train: Train, launcher: Launcher) -> int:
+    """GPUs that the training may use: those of the machines that it runs on, which are a running cluster's or this one."""
+    if train.device == "cpu":
+        return 0
+    if launcher.kind == "ray" and launcher.address:
+        return cluster_gpus(launcher.address)
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(gpus()) if chosen is None else min(len(gpus()), len([part for part in chosen.split(",") if part not in ("", "-1")]))
+
+
+def placed(train: Train, launcher: Launcher) -> Launcher:
+    """The launcher with the number of its workers, which a Ray cluster is asked for."""
+    return replace(launcher, workers=launcher.workers or devices(train, launcher)) if launcher.kind == "ray" else launcher
 
 
 def peak_gib() -> float:
@@ -146,14 +165,15 @@ def environment(folder: Path, launcher: Launcher, use_cpu: bool, parallel: str) 
     return env
 
 
-def failure(code: int, folder: Path, log: str, timeout_s: float) -> PawlError:
-    """Say why the trainer stopped: the root cause that rank 0 left, or its log's end, and where the cause is a known one, the fix."""
-    told = _told(folder)
+def failure(code: int, folder: Path, log: Path, timeout_s: float) -> PawlError:
+    """Say why the trainer stopped: the root cause that a process left, or else the log's, and where the cause is a known one, the fix."""
+    told, tail = _told(folder), process.tail(log, 20_000)
+    traceback, named = (told.get("traceback", ""), "") if told else first_cause(log)
     last = checkpoints.last_whole(folder)
     again = f"'dvc repro' goes on from step {last.name.rpartition('-')[2]}" if last else "'dvc repro' starts it again"
     details = {
-        "exit_code": code, "signal": max(0, -code), "timed_out": code == 124, "tail": log, "peak_memory_gib": peak_gib(),
-        "traceback": told.get("traceback") or _traceback(log),
+        "exit_code": code, "signal": max(0, -code), "timed_out": code == 124, "tail": tail, "peak_memory_gib": peak_gib(),
+        "traceback": traceback,
     }  # fmt: skip
     if told.get("during") == "preflight" and told.get("fix"):
         return PawlError(told["what"], where=told["where"], fix=told["fix"], details=details | {"exit_code": 3}, code=3)
@@ -167,25 +187,43 @@ def failure(code: int, folder: Path, log: str, timeout_s: float) -> PawlError:
         what, fix = "the trainer was killed (signal 9): most often the machine ran out of memory", f"{_MEMORY}; else {again}"
     elif "NonFiniteLossError" in told.get("what", ""):
         what = told["what"].partition(": ")[2]
-    for pattern, cause in _CAUSES:
-        if code != 124 and re.search(pattern, f"{told.get('what', '')}\n{log}"):
-            fix = cause
-            break
-    shown = told.get("traceback") or log
+    evidence = [f"{told['what']}\n{traceback}"] if told else [traceback, tail, named]
+    causes = (cause for text in evidence for pattern, cause in _CAUSES if re.search(pattern, text))
+    fix = fix if code == 124 else next(causes, fix)
+    shown = traceback or tail
     lines = [line[:200] for line in shown.splitlines() if line.strip()][-12:]
     return PawlError(what, where="\n         ".join([str(LOG), *lines]), fix=fix, details=details)
 
 
 def _told(folder: Path) -> dict[str, str]:
-    """What the worker of the lowest rank left about its failure; the other ranks often only say that a peer has gone."""
+    """What a worker left about its failure: the one of lowest rank that says more than that a peer has gone."""
     left = sorted(folder.glob("failure-*.json"), key=lambda path: int(path.stem.rpartition("-")[2]))
-    return dict(read_json(left[0])) if left else {}
+    told = [dict(read_json(path)) for path in left]
+    return next((words for words in told if not lost_peer(words["what"])), told[0] if told else {})
 
 
-def _traceback(log: str) -> str:
-    """The last traceback of a log, for a process that died without leaving word."""
-    start = log.rfind("Traceback (most recent call last)")
-    return log[start:][-4000:] if start >= 0 else ""
+def first_cause(log: Path) -> tuple[str, str]:
+    """For processes that died without leaving word, from a log of any length: its first traceback, and the first lines with a known cause.
+
+    The first, since what comes after it is the other processes' and torch's launcher's report of it.
+    """
+    traceback, done, named = list[str](), False, dict[str, str]()
+    try:
+        with open(log, encoding="utf-8", errors="replace", newline="\n") as file:
+            for piece in iter(lambda: file.readline(_PIECE), ""):
+                line = re.sub(r"^\[rank\d+\]: ?", "", piece.rstrip("\n"))
+                begins = line.find("Traceback (most recent call last)")  # perhaps right behind a progress bar
+                if not traceback and begins >= 0:
+                    traceback.append(line[begins:])
+                elif traceback and not done:
+                    traceback.append(line)
+                    done = bool(line.strip()) and not line.startswith(" ")
+                for pattern, _ in _CAUSES:
+                    if pattern not in named and re.search(pattern, line):
+                        named[pattern] = line
+    except FileNotFoundError:
+        pass
+    return "\n".join(traceback)[-4000:], "\n".join(named.values())
 
 
 class _Progress:

@@ -31,7 +31,7 @@ _HIDDEN, _ATTENTION, _MLP = 5, 1, 4
 _KEPT_BYTES, _KEPT_BYTES_WHOLE, _DORA_BYTES = 4.0, 3.2, 5.0
 _LOGITS = {2: 13.5, 4: 16.0}  # bytes for each token and word of the vocabulary, by the bytes of the precision
 _REFERENCE_LOGITS = 9.0  # bytes likewise, for the reference's answer to the same rows
-_PROCESS_CPU, _PROCESS_GPU = 1.13, 0.9  # GiB
+_PROCESS_CPU, PROCESS_GPU = 1.13, 0.9  # GiB
 ERROR = 0.15
 """What the estimate may be off by. It is within 5 % of the ten peaks that it was fitted to; other models and GPUs get a margin."""
 
@@ -126,7 +126,7 @@ def estimate(size: Shape, train: Train, *, tokens: int, processes: int = 1, gpu:
         "trained": size.trainable * (4 / share_weights + (4 + state) / share_state),
         "activations": rows * tokens * activations,
         "logits": rows * tokens * size.vocabulary * logits,
-        "process": (_PROCESS_GPU if gpu else _PROCESS_CPU) * GIB,
+        "process": (PROCESS_GPU if gpu else _PROCESS_CPU) * GIB,
     }
     return {name: value / GIB for name, value in (parts | {"total": sum(parts.values())}).items()}
 

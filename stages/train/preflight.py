@@ -13,7 +13,7 @@ from typing import Any
 from stages.common.errors import PawlError
 from stages.common.files import read_json
 from stages.common.schema import Launcher, Train
-from stages.train import memory
+from stages.train import memory, room
 from stages.train.arguments import resumable
 from stages.train.combinations import check_combinations
 from stages.train.known import argument_types, check_extra, check_types, refuse
@@ -53,7 +53,9 @@ def check(
     if train.eval_strategy in ("steps", "epoch") and not rows.held_out:
         _told(soft, _no_eval, train)
     check_types(train.extra, argument_types())
-    parsed = parse(config, distributed=launcher.kind != "local")
+    elsewhere = not config["use_cpu"] and not gpus(train)  # the GPUs are a cluster's, and the parser looks at this machine
+    here = {name: value for name, value in config.items() if name not in ("bf16", "fp16")} | {"use_cpu": True} if elsewhere else config
+    parsed = parse(here, distributed=launcher.kind != "local")
     model = meta_model(config)
     targets = check_modules(model, train)
     count = processes(train, launcher)
@@ -62,7 +64,7 @@ def check(
     if tried:
         batch = train.per_device_train_batch_size * train.gradient_accumulation_steps
         write_longest(Path(micro), rows, order, batch * tried)
-    need, more = check_memory(model, train, targets, launcher, longest)
+    need, more = check_memory(model, train, targets, launcher, longest, gpu=not config["use_cpu"])
     checkpoints = check_disk(model, train, targets, launcher, Path(config["output_dir"]))
     if not resumable(train, launcher.nodes) and launcher.checkpoint_steps:
         kind = "kind of training" if launcher.nodes == 1 else "training, whose nodes have a folder each"
@@ -203,43 +205,44 @@ def ends(folder: Path, tokenizer: Any) -> set[int]:
     return found
 
 
-def check_memory(model: Any, train: Train, targets: list[str], launcher: Launcher, longest: int) -> tuple[dict[str, Any], list[str]]:
+def check_memory(
+    model: Any, train: Train, targets: list[str], launcher: Launcher, longest: int, *, gpu: bool
+) -> tuple[dict[str, Any], list[str]]:
     """Refuse what cannot fit into one GPU (or this machine); between what fits and what cannot lies the estimate's error: a warning."""
     size = memory.shape(model, train, targets)
     positions = size.longest
     if positions and train.cutoff_len > positions and not train.extra.get("rope_scaling"):
         fix = f"lower it to {positions} or less, or set train.extra.rope_scaling"
         raise refuse(f"train.cutoff_len is {train.cutoff_len}, the model has {positions} positions", "train.cutoff_len", fix)
-    limit, gpu = available_gib(train, launcher)
     where = {"processes": processes(train, launcher), "gpu": gpu}
     tokens = train.cutoff_len if train.packing or train.stage == "pt" else -(-longest // 8) * 8  # the collator pads to a multiple of 8
     parts = memory.estimate(size, train, tokens=tokens, **where)
+    total = parts["total"]
+    limit = available_gib(train, launcher, total, gpu=gpu)
     rank = train.lora_rank * (2 if train.pissa_init else 1)
     need = {
         "per": "GPU" if gpu else "process", "estimate_gib": {name: round(value, 3) for name, value in parts.items()},
-        "available_gib": round(limit, 2), "relative_error": memory.ERROR, "tokens": tokens, "processes": where["processes"],
-        "parameters": size.parameters, "trainable_parameters": size.trainable, "max_lora_rank": rank,
-        "table": memory.table(model, train, targets, limit, **where),
+        "available_gib": None if limit is None else round(limit, 2), "relative_error": memory.ERROR, "tokens": tokens,
+        "processes": where["processes"], "parameters": size.parameters, "trainable_parameters": size.trainable, "max_lora_rank": rank,
+        "table": [] if limit is None else memory.table(model, train, targets, limit, **where),
     }  # fmt: skip
-    total = parts["total"]
+    if limit is None:
+        return need, [f"training needs about {total:.1f} GiB on each GPU of the cluster, which cannot be looked at from here"]
     if total > limit * (1 + memory.ERROR):
         fix = "halve train.per_device_train_batch_size and double train.gradient_accumulation_steps, or set train.gradient_checkpointing"
         if parts["weights"] + parts["trained"] > limit:
             fix = "train an adapter (train=lora, train=qlora), or shard over GPUs (train.parallel=zero3)"
-        raise refuse(f"training needs about {total:.1f} GiB for each {need['per']}, {limit:.1f} GiB are there", "train.finetuning_type"
+        raise refuse(f"training needs about {total:.1f} GiB for each {need['per']}, {limit:.1f} GiB are free", "train.finetuning_type"
                      if parts["weights"] + parts["trained"] > limit else "train.per_device_train_batch_size", fix)  # fmt: skip
     close = f"memory may be short: about {total:.1f} of {limit:.1f} GiB for each {need['per']}"
     return need, [close] if total * (1 + memory.ERROR) > limit else []
 
 
-def available_gib(train: Train, launcher: Launcher) -> tuple[float, bool]:
-    """Memory of the smallest GPU, or what this machine has left for each process; and whether it is a GPU's."""
-    import psutil
-    import torch
-
-    if gpus(train):
-        return min(torch.cuda.get_device_properties(number).total_memory for number in range(gpus(train))) / memory.GIB, True
-    return float(psutil.virtual_memory().available) / memory.GIB / max(1, launcher.workers), False
+def available_gib(train: Train, launcher: Launcher, wanted_gib: float, *, gpu: bool) -> float | None:
+    """What is free on the GPU that has least, or what this machine has left for each process; None for GPUs of other machines."""
+    if not gpu:
+        return room.machine_gib() / max(1, launcher.workers)
+    return room.gpu_gib(gpus(train), wanted_gib) if gpus(train) else None
 
 
 def check_disk(model: Any, train: Train, targets: list[str], launcher: Launcher, folder: Path) -> float:

@@ -30,19 +30,27 @@ def check_template(template: Any, tokenizer: Any, served: Any, rows: Sequence[di
         fix = "choose an instruct model, or give the base a chat_template.jinja that renders what train.template does"
         raise refuse("the tokenizer has no chat template, so the fine-tuned model could not be asked", "train.template", fix)
     for row in [*_PROBES, *rows]:
-        messages = [*row["_prompt"], row["_response"][0]]
-        if not {message["role"] for message in messages} <= _STAY or not messages[-1]["content"]:
-            continue  # tools are rendered by each side's own rules
-        system = [{"role": "system", "content": row["_system"]}] if row["_system"] else []
-        prompt, answer = template.encode_oneturn(tokenizer, messages, row["_system"] or None, None)
-        wanted = _ids(served, [*system, *messages[:-1]], ask=True)
-        _compare(prompt, wanted, served, "prompt", named)
-        whole = _ids(served, [*system, *messages], ask=False)
-        if whole[: len(wanted)] == wanted:  # a template that drops earlier thoughts renders a past answer otherwise
-            _compare(_until(answer, ends), _until(whole[len(wanted) :], ends), served, "answer", named)
-        if not ends & set(answer):
-            fix = "set eos_token in the base's tokenizer_config.json and generation_config.json to the token that closes a turn"
-            raise refuse("no token at the end of a trained answer ends a generation", "model", fix)
+        # of preferences both answers, of thumbs the one that is there: with another answer a template may render another prompt
+        for response in row["_response"]:
+            _check_answer(template, tokenizer, served, row, response, named, ends)
+
+
+def _check_answer(
+    template: Any, tokenizer: Any, served: Any, row: dict[str, Any], response: dict[str, str], named: str, ends: set[int]
+) -> None:
+    messages = [*row["_prompt"], response]
+    if not {message["role"] for message in messages} <= _STAY or not response["content"]:
+        return  # tools are rendered by each side's own rules
+    system = [{"role": "system", "content": row["_system"]}] if row["_system"] else []
+    prompt, answer = template.encode_oneturn(tokenizer, messages, row["_system"] or None, None)
+    wanted = _ids(served, [*system, *messages[:-1]], ask=True)
+    _compare(prompt, wanted, served, "prompt", named)
+    whole = _ids(served, [*system, *messages], ask=False)
+    if whole[: len(wanted)] == wanted:  # a template that drops earlier thoughts renders a past answer otherwise
+        _compare(_until(answer, ends), _until(whole[len(wanted) :], ends), served, "answer", named)
+    if not ends & set(answer):
+        fix = "set eos_token in the base's tokenizer_config.json and generation_config.json to the token that closes a turn"
+        raise refuse("no token at the end of a trained answer ends a generation", "model", fix)
 
 
 def _ids(served: Any, messages: list[dict[str, str]], *, ask: bool) -> list[int]:

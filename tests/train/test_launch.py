@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,11 @@ def test_a_single_process_sees_a_single_gpu(tmp_path: Path, monkeypatch: pytest.
 OOM = "x\nRuntimeError: [enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: out of memory"
 
 
+def written(folder: Path, log: str) -> Path:
+    (folder / "log").write_text(log)
+    return folder / "log"
+
+
 @pytest.mark.parametrize(
     ("code", "log", "words"),
     [
@@ -98,9 +104,11 @@ OOM = "x\nRuntimeError: [enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocato
     ],
 )
 def test_a_failed_trainer_says_why_on_one_screen(tmp_path: Path, code: int, log: str, words: list[str]) -> None:
-    error = launch.failure(code, tmp_path, log + "\n" + "noise " * 5000, timeout_s=7200)
+    error = launch.failure(code, tmp_path, written(tmp_path, log), timeout_s=7200)
     for word in words:
-        assert word in str(launch.failure(code, tmp_path, log, timeout_s=7200))
+        assert word in str(error)
+    (tmp_path / "log").write_text(log + "\n" + "noise " * 2000)
+    error = launch.failure(code, tmp_path, tmp_path / "log", timeout_s=7200)
     assert len(str(error).splitlines()) < 24 and max(map(len, str(error).splitlines())) < 260
     assert error.details["exit_code"] == code and error.details["timed_out"] == (code == 124)
     assert error.details["signal"] == (9 if code == -9 else 0) and log in error.details["tail"]
@@ -109,21 +117,66 @@ def test_a_failed_trainer_says_why_on_one_screen(tmp_path: Path, code: int, log:
 def test_the_root_cause_is_rank_0s_own_word_not_the_end_of_a_shared_log(tmp_path: Path) -> None:
     write_json(tmp_path / "failure-1.json", {"what": "RuntimeError: Connection closed by peer", "during": "train", "traceback": "peer"})
     write_json(tmp_path / "failure-0.json", {"what": "ValueError: root", "during": "train", "traceback": "Traceback\nValueError: root"})
-    error = launch.failure(1, tmp_path, "noise of torchrun", timeout_s=1)
+    error = launch.failure(1, tmp_path, written(tmp_path, "noise of torchrun"), timeout_s=1)
     assert error.details["traceback"].endswith("ValueError: root") and "ValueError: root" in str(error)
+
+
+def test_a_rank_that_only_lost_its_peer_does_not_hide_the_one_that_failed(tmp_path: Path) -> None:
+    lost = "[gloo/transport/tcp/pair.cc:544] Connection closed by peer"
+    write_json(tmp_path / "failure-0.json", {"what": f"RuntimeError: {lost}", "during": "train", "traceback": lost})
+    write_json(tmp_path / "failure-1.json", {"what": "OSError: No space left on device", "during": "train", "traceback": "the root"})
+    error = launch.failure(1, tmp_path, tmp_path / "none", timeout_s=1)
+    assert error.details["traceback"] == "the root" and "disk is full" in error.fix
+
+
+def test_the_first_traceback_of_a_log_of_many_megabytes_is_found_in_little_memory(tmp_path: Path) -> None:
+    root = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in <module>',
+        "    step()",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+    ]
+    with open(tmp_path / "log", "w") as log:
+        log.write("loading\n" * 1000 + "".join(f"[rank1]: {line}\n" for line in root))
+        for _ in range(8):
+            log.write("\r50%" * 250_000 + "\n")  # a progress bar
+        log.write('Traceback (most recent call last):\n  File "run.py"\ntorch.distributed.elastic.ChildFailedError: train FAILED\n')
+    tracemalloc.start()
+    error = launch.failure(1, tmp_path, tmp_path / "log", timeout_s=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert error.details["traceback"] == "\n".join(root) and "per_device_train_batch_size" in error.fix
+    assert "ChildFailedError" in error.details["tail"] and peak < 2e6 < (tmp_path / "log").stat().st_size / 4
+
+
+def test_a_traceback_right_behind_a_progress_bar_is_found(tmp_path: Path) -> None:
+    log = written(tmp_path, "\r 10%|#    | 1/10\r 20%|##   | 2/10Traceback (most recent call last):\n  File 'x'\nKeyError: 'root'\nend\n")
+    error = launch.failure(1, tmp_path, log, timeout_s=1)
+    assert error.details["traceback"] == "Traceback (most recent call last):\n  File 'x'\nKeyError: 'root'"
+
+
+def test_a_cause_that_is_named_long_before_the_end_is_found(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("OSError: No space left on device\n" + "waiting for the others\n" * 20_000)
+    assert "disk is full" in launch.failure(1, tmp_path, tmp_path / "log", timeout_s=1).fix
+
+
+def test_a_warning_in_the_log_is_not_taken_for_the_cause_that_a_worker_left(tmp_path: Path) -> None:
+    write_json(tmp_path / "failure-0.json", {"what": "KeyError: 'x'", "during": "train", "traceback": "KeyError: 'x'"})
+    log = written(tmp_path, "warning: No module named 'triton', some kernels are off")
+    assert "read the log" in launch.failure(1, tmp_path, log, timeout_s=1).fix
 
 
 def test_a_refusal_of_the_preflight_keeps_its_words_and_its_exit_code(tmp_path: Path) -> None:
     told = {"what": "no", "where": "train.x", "fix": "set train.x", "during": "preflight", "traceback": "t"}
     write_json(tmp_path / "failure-0.json", told)
-    error = launch.failure(1, tmp_path, "", timeout_s=1)
+    error = launch.failure(1, tmp_path, tmp_path / "none", timeout_s=1)
     assert (error.what, error.where, error.fix, error.code) == ("no", "train.x", "set train.x", 3)
 
 
 def test_a_loss_that_became_nan_is_named_with_its_step(tmp_path: Path) -> None:
     told = {"what": "NonFiniteLossError: the loss became nan at step 7", "during": "train", "traceback": "NonFiniteLossError"}
     write_json(tmp_path / "failure-0.json", told)
-    error = launch.failure(4, tmp_path, "", timeout_s=1)
+    error = launch.failure(4, tmp_path, tmp_path / "none", timeout_s=1)
     assert error.what == "the loss became nan at step 7" and "train.learning_rate" in error.fix
 
 

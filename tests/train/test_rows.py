@@ -126,6 +126,29 @@ def test_the_first_token_that_differs_is_shown(changes: dict[str, str], words: l
         assert word in refused.value.what
 
 
+def answers(*contents: str) -> dict[str, Any]:
+    return ROW | {"_response": [{"role": "assistant", "content": content} for content in contents]}
+
+
+@pytest.mark.parametrize("row", [answers("hi", "odd"), answers("odd", "hi"), answers("", "odd"), answers("odd", "")])
+@pytest.mark.parametrize("part", ["prompt", "answer"])
+def test_chosen_and_rejected_answers_and_the_prompt_of_each_are_compared(row: dict[str, Any], part: str) -> None:
+    """`odd` is an answer that the trainer's template renders in its own way: of a pair either one, of thumbs the only one there is."""
+    served = Words()
+    plain = trained(served).encode_oneturn
+
+    def encode_oneturn(tokenizer: Any, messages: list[dict[str, str]], system: str | None, tools: None) -> tuple[list[int], list[int]]:
+        prompt, answer = plain(tokenizer, messages, system, tools)
+        more = served.ids("<think>") if messages[-1]["content"] == "odd" else []
+        return (prompt + more, answer) if part == "prompt" else (prompt, more + answer)
+
+    ends = {served.ids("</a>")[0]}
+    check_template(SimpleNamespace(encode_oneturn=encode_oneturn), None, served, [answers("hi", "")], "", ends)
+    with pytest.raises(PawlError, match=f"the {part} that is trained differs") as refused:
+        check_template(SimpleNamespace(encode_oneturn=encode_oneturn), None, served, [row], "", ends)
+    assert "'<think>'" in refused.value.what
+
+
 def test_an_answer_that_never_ends_is_refused() -> None:
     served = Words()
     with pytest.raises(PawlError, match="no token at the end"):

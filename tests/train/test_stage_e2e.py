@@ -84,7 +84,9 @@ def test_a_killed_stage_goes_on_where_it_was_and_ends_as_if_undisturbed(place: P
     undisturbed = result(place)
     for path in (place / "models/adapter/adapter_model.safetensors", place / "reports/train.json"):
         path.unlink()
+    compose(place, STEPS, "launcher.checkpoint_steps=2", "train.micro_steps=2")  # and a micro run before it changes nothing
     kill_at(place, 5, ["dvc", "repro", "-s", "-f", "train"])
+    assert list(place.glob(".pawl/train/*/micro/progress.jsonl"))
     assert not (place / "models/adapter").exists() and not (place / "reports/train.json").exists(), "no half of a model is a result"
     run_in(place, sys.executable, "-m", "stages.common.process")
     said = train(place).stdout
@@ -114,10 +116,12 @@ def test_a_refused_configuration_leaves_its_reason_and_exit_code_3(place: Path) 
 
 def test_check_answers_in_json_or_with_exit_code_3(place: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    found = run_in(place, sys.executable, "-m", "stages.train", "--check", "train=dora", "train.cutoff_len=300", env=ENV)
+    found = run_in(place, sys.executable, "-m", "stages.train", "--check", "train=dora", "train.cutoff_len=16", env=ENV)
     told = json.loads(found.stdout)
-    assert told["config"]["use_dora"] is True and told["memory"]["table"] and isinstance(told["warnings"], list)
-    assert any("built anew" in warning for warning in told["warnings"]) or told["longest_tokens"] <= 300
+    assert told["config"]["use_dora"] is True and told["memory"]["table"] and told["longest_tokens"] == 16
+    assert [warning for warning in told["warnings"] if "built anew" in warning and "would be cut at 16" in warning], (
+        "rows of another cutoff_len"
+    )
     refused = run_in(place, sys.executable, "-m", "stages.train", "--check", "+train.extra.lora_rnk=8", ok=False, env=ENV)
     assert refused.returncode == 3 and "did you mean train.lora_rank" in refused.stderr and not refused.stdout
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

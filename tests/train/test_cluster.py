@@ -1,0 +1,87 @@
+"""Where a training runs decides what it runs on: GPUs of a cluster count where the machine that starts it has none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stages.common.errors import PawlError
+from stages.common.schema import Launcher
+from stages.train import __main__ as stage
+from stages.train import cluster, launch, memory, preflight
+from tests.train.test_arguments import train
+from tests.train.test_memory import SIZE
+
+RAY = {"kind": "ray", "nodes": 1, "workers": 0, "address": "10.0.0.1:6379", "checkpoint_steps": 5}
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
+    """A machine without a GPU that is the head of a cluster; the value is what the cluster has."""
+    has: dict[str, float] = {"CPU": 64.0, "GPU": 4.0}
+    closed: list[bool] = []
+
+    def connect(place: tuple[str, int], timeout: float) -> Any:
+        if place != ("10.0.0.1", 6379):
+            raise ConnectionRefusedError(111, "Connection refused")
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(cluster.socket, "create_connection", connect)
+    fake = SimpleNamespace(init=lambda address, **settings: None, cluster_resources=lambda: has, shutdown=lambda: closed.append(True))
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr(launch, "gpus", list)
+    monkeypatch.setattr(stage, "has_eval", lambda data: False)
+    cluster.cluster_gpus.cache_clear()
+    yield has
+    cluster.cluster_gpus.cache_clear()
+    assert closed, "the connection is closed again"
+
+
+def use_cpu(launcher: Launcher, **changes: Any) -> bool:
+    return bool(stage.configuration(train(**changes), launcher, Path("m"))["use_cpu"])
+
+
+def test_a_head_without_a_gpu_trains_on_the_gpus_of_its_cluster(head: dict[str, float]) -> None:
+    assert not use_cpu(Launcher(**RAY))
+    assert launch.placed(train(), Launcher(**RAY)).workers == 4, "one for each"
+    assert launch.placed(train(), Launcher(**{**RAY, "workers": 2})).workers == 2
+    assert use_cpu(Launcher(**RAY), device="cpu")
+    assert use_cpu(Launcher(**{**RAY, "kind": "torchrun"})), "this machine has none"
+    assert use_cpu(Launcher(**{**RAY, "address": ""})), "nor has a cluster of its own"
+
+
+def test_a_cluster_of_cpus_trains_on_them(head: dict[str, float]) -> None:
+    del head["GPU"]
+    assert use_cpu(Launcher(**RAY))
+
+
+def test_a_cluster_that_does_not_answer_is_named(head: dict[str, float]) -> None:
+    with pytest.raises(PawlError, match=r"no Ray cluster answers at 10\.0\.0\.9:1") as failed:
+        use_cpu(Launcher(**{**RAY, "address": "10.0.0.9:1"}))
+    assert failed.value.where == "launcher.address" and failed.value.fix
+    assert not use_cpu(Launcher(**RAY))
+
+
+def test_the_memory_of_a_clusters_gpus_is_not_taken_for_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "gpus", lambda train: 0)
+    monkeypatch.setattr(memory, "shape", lambda *given: SIZE)
+    monkeypatch.setattr(preflight.room, "machine_gib", lambda: 0.1)
+    section = train()
+    need, warnings = preflight.check_memory(None, section, [], Launcher(**RAY), 100, gpu=True)
+    assert need["available_gib"] is None and need["per"] == "GPU" and "cannot be looked at from here" in warnings[0]
+    with pytest.raises(PawlError, match="for each process"):
+        preflight.check_memory(None, section, [], Launcher(**RAY), 100, gpu=False)
+
+
+@pytest.mark.parametrize(("chosen", "count"), [(None, 2), ("1", 1), ("0,1", 2), ("", 0), ("-1", 0)])
+def test_gpus_that_are_hidden_are_not_used(monkeypatch: pytest.MonkeyPatch, chosen: str | None, count: int) -> None:
+    monkeypatch.setattr(launch, "gpus", lambda: ["one", "two"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert launch.devices(train(), Launcher(kind="local", nodes=1, workers=1)) == count
