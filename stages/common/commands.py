@@ -48,6 +48,8 @@ def command(engine: Engine, model_dir: Path, adapter: Path | None, *, port: int,
         return Command(argv + engine.extra_args, str(model_dir), env)
     argv = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_dir), *address]
     argv += ["--served-model-name", "base", "--dtype", engine.dtype, "--max-model-len", str(engine.max_model_len)]
+    # a request says how to sample; what it leaves out would come from the model's generation_config.json (Qwen2.5: a repetition penalty)
+    argv += ["--generation-config", "vllm"]
     if (template := model_dir / "chat_template.jinja").is_file():
         argv += ["--chat-template", str(template)]  # the base's, whatever the adapter's folder holds
     env |= {"VLLM_NO_USAGE_STATS": "1"}

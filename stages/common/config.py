@@ -99,7 +99,9 @@ def load_params(*keys: str, untracked: Sequence[str] = (), inputs: Sequence[str]
 
 def _edited_since_start(inputs: Sequence[str]) -> Path | None:
     """A module, template or input of this stage that is younger than the process."""
-    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    # ours alone are asked: OpenCompass's are loaded when one looks into them (lazy.py)
+    ours = [module for name, module in list(sys.modules.items()) if name == "__main__" or name.startswith("stages.")]
+    files = [getattr(module, "__file__", None) for module in ours]
     modules = {Path(file) for file in files if file and file.startswith(f"{ROOT}/stages/")}
     templates = {path for module in modules for path in module.parent.glob("*.j2")}
     data = {path for name in inputs for path in (ROOT / name).rglob("*")}

@@ -155,12 +155,12 @@ def dvc_processes() -> list[str]:
     try:
         locks = json.loads((folder / "rwlock").read_text(encoding="utf-8"))
         infos = [*locks.get("write", {}).values(), *(info for infos in locks.get("read", {}).values() for info in infos)]
-        return sorted({str(int(info["pid"])) for info in infos if info and _alive(int(info["pid"]))})
+        return sorted({str(int(info["pid"])) for info in infos if info and alive(int(info["pid"]))})
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return []  # absent or broken: DVC itself will say so
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
     """Whether a process runs; a zombie, which a container without an init keeps for ever, does not."""
     try:
         os.kill(pid, 0)

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from stages.common import process
 from stages.common.commands import Command
 from stages.common.errors import PawlError, run_main
@@ -195,7 +193,7 @@ def keep(state: Path) -> int:
                     last_used = time.monotonic()
                     continue
                 known = _read_json(state) or known
-                orphaned = not any(_lives(owner) for owner in known["owners"])
+                orphaned = not any(process.alive(owner) for owner in known["owners"])
                 unwanted = state.with_suffix(".stop").exists() or (known["gpu"] and _training(state.parents[1]))
                 if orphaned or unwanted or time.monotonic() - last_used > known["idle_s"]:
                     break  # with the lock: who wants it now waits, and finds it gone
@@ -242,14 +240,6 @@ def _read_json(state: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _lives(pid: int) -> bool:
-    """Whether a process runs; a zombie, which a container without an init keeps for ever, does not."""
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _training(folder: Path) -> bool:

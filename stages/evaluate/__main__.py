@@ -46,7 +46,7 @@ def main() -> None:
             base, model_dir = base_model()
             adapter = None if args.base else tuned_dir()
             tasks = benchmark.read(args.split, params.evaluate.limit)
-            benchmark.check_code(tasks, params.benchmark)
+            benchmark.check(tasks, params.benchmark)
             judged.check(tasks, params.engine.judge)
             say(tasks, base["name"], adapter)
             with results.answered(tasks, params, base, model_dir, adapter, log_file(args)) as answered:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,12 @@ from stages.common.schema import Benchmark
 
 _COLUMNS = ("item_id", "benchmark", "question", "answer")
 _MEND = "run 'dvc repro --force build_benchmark'"
+_SPLITTING = ("length_constraints:number_sentences", "change_case:capital_word_frequency")  # IFEval's instructions that need NLTK's data
+_DETECTING = (
+    "language:response_language",
+    "change_case:english_capital",
+    "change_case:english_lowercase",
+)  # and those that need langdetect
 _JUDGES = ("GenericLLMEvaluator", "CascadeEvaluator")  # evaluators that ask a language model
 
 
@@ -79,11 +86,11 @@ def items_sha256(tasks: list[Task]) -> str:
     return sha256_text("\n".join(sorted(item["item_id"] for task in tasks for item in task.items)))
 
 
-def check_code(tasks: list[Task], benchmark: Benchmark) -> None:
-    """Refuse, before anything is asked, to score what only running the model's code can score, unless that is allowed.
+def check(tasks: list[Task], benchmark: Benchmark) -> None:
+    """Refuse, before anything is asked, what could not be scored afterwards.
 
     Raises:
-        PawlError: names the benchmark.
+        PawlError: code that may not run, or something that scoring needs and that is not here; names the benchmark.
     """
     for task in tasks:
         if task.scoring and task.scoring["executes_code"] and not benchmark.allow_code_execution:
@@ -91,6 +98,28 @@ def check_code(tasks: list[Task], benchmark: Benchmark) -> None:
                 f"scoring {task.name} runs what the model wrote", where="benchmark.allow_code_execution",
                 fix="set it to true: the code runs in a child without network, keys and this repository, with limits; or leave it out",
             )  # fmt: skip
+        if missing := _missing(task):
+            raise PawlError(f"scoring {task.name} needs what is not installed here", where=task.name, fix=" && ".join(missing))
+
+
+def _missing(task: Task) -> list[str]:
+    """The commands that get what scoring needs beside OpenCompass and what it requires."""
+    golds, commands = str(task.golds), []
+    if any(name in golds for name in _DETECTING) and not importlib.util.find_spec("langdetect"):
+        commands.append("python -m pip install langdetect")
+    if any(name in golds for name in _SPLITTING) and not _splits_sentences():
+        commands.append("python -m nltk.downloader punkt_tab")
+    return commands
+
+
+def _splits_sentences() -> bool:
+    import nltk
+
+    try:
+        nltk.word_tokenize("One. Two.")
+    except LookupError:
+        return False
+    return True
 
 
 def is_judged(task: Task) -> bool:

@@ -85,13 +85,6 @@ def _score(evaluator: Any, task: Task, predictions: list[Any], references: list[
         )
     try:
         return evaluator.score(**{name: given[name] for name in wanted if name in given})
-    except LookupError as error:
-        if "nltk" in str(error).lower():
-            raise PawlError(
-                f"{kind} splits sentences with NLTK, whose data are not here", where="benchmark.evaluator",
-                fix="python -m nltk.downloader punkt punkt_tab",
-            ) from error  # fmt: skip
-        raise _failed(kind, task, error) from error
     except Exception as error:  # whatever a foreign evaluator raises is a failed evaluation, and the reader needs to know whose
         raise _failed(kind, task, error) from error
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +161,16 @@ def test_data_that_are_not_here_are_an_error_with_the_command_that_gets_them(tmp
 def test_whatever_is_not_in_a_package_names_its_one_command(name: str) -> None:
     for suite in SUITES[name].values():
         assert suite.package or suite.get
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_data_come_from_where_opencompass_or_their_makers_keep_them(name: str) -> None:
+    own = {"boolq": "dl.fbaipublicfiles.com/glue/superglue", "financeiq": "github.com/Duxiaoman-DI", "medqa": "xuxuxuxuxu/MedQA_US_test"}
+    kept = (Path(sysconfig.get_paths()["purelib"]) / "opencompass/utils/datasets_info.py").read_text(encoding="utf-8")
+    for suite in SUITES[name].values():
+        for address in re.findall(r"https?://\S+", suite.get):
+            assert address in kept or (name in own and own[name] in suite.get)
+    assert name not in own or own[name] in next(iter(SUITES[name].values())).get
 
 
 @pytest.mark.e2e

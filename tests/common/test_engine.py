@@ -89,6 +89,12 @@ def test_vllm_spreads_over_the_visible_gpus(model: Path) -> None:
     assert started.env["VLLM_NO_USAGE_STATS"] == "1" and "VLLM_CPU_KVCACHE_SPACE" not in started.env
 
 
+@pytest.mark.parametrize("kind", ["vllm", "vllm_cpu"])
+def test_vllm_samples_as_it_is_asked_and_not_as_the_models_folder_says(kind: str, model: Path) -> None:
+    """Qwen2.5's generation_config.json has repetition_penalty and top_k, which vLLM would take for whatever a request leaves out."""
+    assert value(render(kind, model).argv, "--generation-config") == "vllm"
+
+
 def test_vllm_cpu_bounds_its_cache_unless_told_otherwise(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     assert render("vllm_cpu", model, gpus=4).env["VLLM_CPU_KVCACHE_SPACE"] == "1"

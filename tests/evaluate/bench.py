@@ -5,8 +5,9 @@ python -m tests.evaluate.bench [--pairs 3] [--full-pairs 1] [--items 200]      (
 1. fifty short questions, the model served already
 2. the four evaluations of the embedded default: one shared server against four `opencompass` runs that start a server each
 
-Both sides use the same server program and the same number of requests in flight; the verdicts must be the same, item by item.
-Needs a finished run of the default in this working tree (models/, data/benchmark). Writes tests/evaluate/bench.json.
+Both sides use the same server program and the same number of requests in flight, and go first by turns; the verdicts must be the same,
+item by item. Needs a finished run of the default in this working tree (models/, data/benchmark), and a machine that does nothing else.
+Writes reports/benchmarks/evaluate.json.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,9 @@ def workspace(folder: Path, items: int) -> Path:
     return root
 
 
-def pawl(root: Path, *arguments: str) -> None:
-    env = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"} | {"PAWL_RUN_PID": str(os.getpid()), "PYTHONPATH": ""}
+def pawl(root: Path, *arguments: str, run: int = 0) -> None:
+    """`run`: the process that the shared server belongs to."""
+    env = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"} | {"PAWL_RUN_PID": str(run or ""), "PYTHONPATH": ""}
     done = subprocess.run([sys.executable, "-m", *arguments], cwd=root, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
 
@@ -146,61 +148,89 @@ def fifty(folder: Path, pairs: int) -> dict[str, Any]:
     root = workspace(folder / "fifty", 25)
     model = ROOT / "models/base"
     files = {name: str(root / f"data/benchmark/val/{name}.jsonl") for name in TASKS}
-    ours, theirs, same = [], [], {}
+    settings = ["engine=external", "engine.api_key_env=''", f"engine.served_model={model}"]
     with served(folder, model, "fifty.log") as url:
-        pawl(
-            root,
-            "stages.common.config",
-            "engine=external",
-            f"engine.base_url={url}",
-            "engine.api_key_env=''",
-            f"engine.served_model={model}",
-        )
-        for _ in range(pairs):
-            begun = time.monotonic()
-            found = opencompass(folder, url, model, files)
-            theirs.append(time.monotonic() - begun)
-            begun = time.monotonic()
+        pawl(root, "stages.common.config", f"engine.base_url={url}", *settings)
+
+        def we() -> None:
             pawl(root, "stages.evaluate", "--base", "--split", "val")
-            ours.append(time.monotonic() - begun)
-            same = compare(rows_of(root, "baseline/val.jsonl"), found)
-    return _figures(ours, theirs, same)
+
+        def they() -> dict[str, Any]:
+            return opencompass(folder, url, model, files)
+
+        we()  # a server's first requests are slower
+        return paired(pairs, we, they, lambda found: compare(rows_of(root, "baseline/val.jsonl"), found))
 
 
 def four(folder: Path, pairs: int, items: int) -> dict[str, Any]:
     """Base and fine-tuned, validation and test: servers' starts included on both sides; the merged model is there on both."""
     root = workspace(folder / "four", items)
     pawl(root, "stages.common.config", "engine=transformers")
-    ours, theirs, same = [], [], {}
     base, adapter = ROOT / "models/base", ROOT / "models/adapter"
     weights = read_json(ROOT / "models/base.json")["weights_sha256"]
-    for _ in range(pairs):
-        with adapters.merged(base.resolve(), adapter, weights, folder / "merge.log", lambda: None) as merged:
-            shutil.copytree(merged.parent, root / ".pawl/merged", dirs_exist_ok=True)
-            found, begun = {}, time.monotonic()
-            for name, model in (("baseline", base), ("tuned", merged)):
-                for split in ("val", "test"):
-                    with served(folder, model, "four.log") as url:
-                        files = {task: str(root / f"data/benchmark/{split}/{task}.jsonl") for task in TASKS}
-                        found[name, split] = opencompass(folder, url, model, files)
-            theirs.append(time.monotonic() - begun)
-        begun = time.monotonic()
-        pawl(root, "stages.evaluate", "--base", "--split", "val", "--split", "test")
-        pawl(root, "stages.evaluate", "--split", "val")
-        pawl(root, "stages.evaluate", "--split", "test")
-        ours.append(time.monotonic() - begun)
-        places = {
-            ("baseline", "val"): "baseline/val.jsonl", ("baseline", "test"): "baseline/test.jsonl",
-            ("tuned", "val"): "eval_val/val.jsonl", ("tuned", "test"): "eval_test/test.jsonl",
-        }  # fmt: skip
-        parts = [compare(rows_of(root, place), found[key]) for key, place in places.items()]
-        same = {key: sum(part[key] for part in parts) for key in parts[0]}
-    return _figures(ours, theirs, same)
+    places = {
+        ("baseline", "val"): "baseline/val.jsonl", ("baseline", "test"): "baseline/test.jsonl",
+        ("tuned", "val"): "eval_val/val.jsonl", ("tuned", "test"): "eval_test/test.jsonl",
+    }  # fmt: skip
+    with adapters.merged(base.resolve(), adapter, weights, folder / "merge.log", lambda: None) as merged:
+        shutil.copytree(merged.parent, root / ".pawl/merged", dirs_exist_ok=True)
+
+        def we() -> None:
+            with one_run(root) as run:
+                pawl(root, "stages.evaluate", "--base", "--split", "val", "--split", "test", run=run)
+                pawl(root, "stages.evaluate", "--split", "val", run=run)
+                pawl(root, "stages.evaluate", "--split", "test", run=run)
+
+        def they() -> dict[Any, Any]:
+            found = {}
+            for (name, split), model in zip(places, (base, base, merged, merged), strict=True):
+                with served(folder, model, "four.log") as url:
+                    files = {task: str(root / f"data/benchmark/{split}/{task}.jsonl") for task in TASKS}
+                    found[name, split] = opencompass(folder, url, model, files)
+            return found
+
+        def same(found: dict[Any, Any]) -> dict[str, int]:
+            parts = [compare(rows_of(root, place), found[key]) for key, place in places.items()]
+            return {key: sum(part[key] for part in parts) for key in parts[0]}
+
+        return paired(pairs, we, they, same)
+
+
+@contextlib.contextmanager
+def one_run(root: Path) -> Iterator[int]:
+    """A process for a shared server to belong to; when it ends, the server does, so that the next measurement starts its own."""
+    owner = subprocess.Popen(["sleep", "infinity"])
+    try:
+        yield owner.pid
+    finally:
+        owner.kill()
+        owner.wait()
+        while any((root / ".pawl/serve").glob("*.json")):
+            time.sleep(0.1)
+
+
+def paired(pairs: int, we: Callable[[], None], they: Callable[[], Any], same: Callable[[Any], dict[str, int]]) -> dict[str, Any]:
+    """Seconds of both sides, which go first by turns, and whether they say the same of every item."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    load = round(os.getloadavg()[0], 2)
+    found = None
+    for pair in range(pairs):
+        for side in ("theirs", "ours") if pair % 2 == 0 else ("ours", "theirs"):
+            begun = time.monotonic()
+            if side == "ours":
+                we()
+                ours.append(time.monotonic() - begun)
+            else:
+                found = they()
+                theirs.append(time.monotonic() - begun)
+    return _figures(ours, theirs, same(found)) | {"pairs": pairs, "load_before": load, "cores": os.cpu_count()}
 
 
 def _figures(ours: list[float], theirs: list[float], same: dict[str, int]) -> dict[str, Any]:
     ratios = [other / one for one, other in zip(ours, theirs, strict=True)]
     return {
+        "pawl_median_s": round(statistics.median(ours), 1), "opencompass_median_s": round(statistics.median(theirs), 1),
         "pawl_s": [round(value, 1) for value in ours], "opencompass_s": [round(value, 1) for value in theirs],
         "median_ratio": round(statistics.median(ratios), 2), "ratios": [round(value, 2) for value in ratios], **same,
     }  # fmt: skip
@@ -211,7 +241,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--full-pairs", type=int, default=1)
     parser.add_argument("--items", type=int, default=200, help="items of each benchmark in the four evaluations")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("bench.json"))
+    parser.add_argument("--out", type=Path, default=ROOT / "reports/benchmarks/evaluate.json")
     args = parser.parse_args()
     found: dict[str, Any] = read_json(args.out) if args.out.exists() else {}
     with tempfile.TemporaryDirectory(prefix="pawl-bench-") as name:

@@ -2,8 +2,8 @@
 
 python -m tests.evaluate.parity [--items 50] [--engine vllm_cpu]
 
-Needs a finished run of the default in this working tree, and `make serve-env`. Writes tests/evaluate/parity.json: the share of equal
-answers of each pair, and every pair of answers that differ.
+Needs a finished run of the default in this working tree, and `make serve-env`. Writes reports/benchmarks/parity.json: the share of equal
+answers of each pair, and every pair of answers that differ. Exit code 1 where fewer than 98 % are equal.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.evaluate.parity", description=__doc__)
     parser.add_argument("--items", type=int, default=50, help="of each of the two benchmarks")
     parser.add_argument("--engine", default="vllm_cpu", choices=["vllm_cpu", "vllm"])
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("parity.json"))
+    parser.add_argument("--out", type=Path, default=ROOT / "reports/benchmarks/parity.json")
     args = parser.parse_args()
     questions = [
         row["question"] for name in TASKS for row in list(read_jsonl(ROOT / f"data/benchmark/val/{name}.jsonl"))[: args.items]
@@ -77,15 +77,21 @@ def main() -> int:
         with engine.serve(vllm, base, adapter, log, weights_sha256=weights) as endpoint:
             found[args.engine, "adapter"] = answers(endpoint, questions)
             found[args.engine, "base"] = answers(endpoint, questions, "base")
-        for row in compare(found, questions, args.engine):  # said before the last server starts: what is known is not lost with it
-            print(f"{row['one']} and {row['other']}: {row['equal']:.1%} of {row['items']} answers are equal", flush=True)
+        report(args.out, found, questions, vllm)  # before the last server starts: what is known is not lost with it
         with engine.serve(vllm, merged, None, log, weights_sha256=weights) as endpoint:
             found[args.engine, "merged"] = answers(endpoint, questions)
-    table = compare(found, questions, args.engine)
+    return 0 if all(row["equal"] >= 0.98 for row in report(args.out, found, questions, vllm)) else 1
+
+
+def report(out: Path, found: dict[tuple[str, str], list[str]], questions: list[str], vllm: Engine) -> list[dict[str, Any]]:
+    """Write and say what is known so far."""
+    table = compare(found, questions, vllm.kind)
     for row in table:
         print(f"{row['one']} and {row['other']}: {row['equal']:.1%} of {row['items']} answers are equal", flush=True)
-    write_json(args.out, {"dtype": vllm.dtype, "pairs": table})
-    return 0 if all(row["equal"] >= 0.98 for row in table) else 1
+    write_json(
+        out, {"command": f"python -m tests.evaluate.parity --items {len(questions) // len(TASKS)}", "dtype": vllm.dtype, "pairs": table}
+    )
+    return table
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.items import item_id
 from stages.common.llm import Reply
+from stages.common.schema import Benchmark
 from stages.evaluate import benchmark, details, score
 from stages.evaluate.benchmark import Scorer, Task
 
@@ -96,19 +100,33 @@ def test_a_metric_that_the_evaluator_does_not_give_is_named() -> None:
         score.rows(asked, replies, Scorer(evaluator, str, "f1"))
 
 
-def test_sentence_splitting_without_its_data_says_what_gets_them() -> None:
-    counting = IFEVAL | {
-        "instruction_id_list": ["length_constraints:number_sentences"],
-        "kwargs": [{"relation": "at least", "num_sentences": 2}],
-    }
-    asked, replies = task([("One. Two.", counting, True)])
-    evaluator = benchmark.evaluator({"type": f"{OC}.datasets.IFEval.ifeval.IFEvaluator"})
-    try:
-        found = score.rows(asked, replies, Scorer(evaluator, str, STRICT))
-    except PawlError as error:
-        assert "nltk.downloader" in error.fix
-    else:
-        assert found[0].correct
+def test_what_scoring_needs_and_is_not_here_is_refused_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
+    monkeypatch.setitem(sys.modules, "langdetect", None)
+    names = [benchmark._SPLITTING[0], benchmark._DETECTING[0]]
+    asked, _ = task([("One. Two.", IFEVAL | {"instruction_id_list": names}, True)])
+    with pytest.raises(PawlError, match="needs what is not installed here") as raised:
+        benchmark.check([asked], Benchmark())
+    assert raised.value.fix == "python -m pip install langdetect && python -m nltk.downloader punkt_tab"
+    benchmark.check([task([("one", IFEVAL, True)])[0]], Benchmark())  # no other instruction needs them
+
+
+@pytest.mark.parametrize(("uses", "known"), [(r"nltk|count_sentences", "_SPLITTING"), (r"langdetect\.", "_DETECTING")])
+def test_the_instructions_that_are_refused_are_those_whose_checkers_use_what_is_missing(uses: str, known: str) -> None:
+    """Else an evaluation would ask the model every item, and fail at the scores."""
+    registry = benchmark.named(f"{OC}.datasets.IFEval.instructions_registry.INSTRUCTION_DICT")
+    assert {name for name, kind in registry.items() if re.search(uses, inspect.getsource(kind))} == set(getattr(benchmark, known))
+
+
+def test_an_evaluation_of_strings_ends_without_having_loaded_torch() -> None:
+    """The look at what was edited meanwhile asked every module for its file, which loaded the lazy ones: 6 s at the end of each run."""
+    code = (
+        "import sys; from stages.common.config import load_params; from stages.evaluate.benchmark import evaluator\n"
+        f"with load_params('evaluate.seed'): evaluator({{'type': '{REAL[0][0]}'}})\n"
+        "print(*(name for name in sys.modules if name in ('torch._C', 'transformers', 'evaluate.loading')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stdout.split(), done.stderr
 
 
 def test_evaluators_load_without_what_they_do_not_need() -> None:
