@@ -26,6 +26,7 @@ run: .venv/ready  ## from data to verdict: compose the configuration and run wha
 	@python -m stages.common.process
 	@begun=$$(date +%s); dvc repro || { code=$$?; python -m stages.judge explain-failure --since $$begun || true; exit $$code; }
 	@dvc status -q || { echo "make: error: results are missing or stale although dvc repro succeeded: is the disk full? see 'dvc status'" >&2; exit 1; }
+	@rm -f reports/failure.md
 	@python -m stages.report --show
 
 test: check  ## everything: the quick tests, then the real pipeline end to end
