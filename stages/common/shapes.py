@@ -9,6 +9,7 @@
 | prompt_completion | prompt (text or messages), completion |
 | dpo               | prompt, question, instruction or messages; chosen and rejected (text, a message, or whole conversations) |
 | kto               | any of the first five, and label or kto_tag (true, false) |
+| text              | text: no question at all, for continued pre-training; never told by the keys (see stages/generate_data/sources.py) |
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Question:
         reasoning: how the answer comes about, where the row tells it apart from the answer.
         rejected: the worse answer of a preference pair.
         label: whether the answer is a good one, of a KTO row.
+        plain: no question at all but plain text, which stands in `question`; its `answer` is empty.
         entry: what reasoning_gym needs to score another answer.
     """
 
@@ -40,6 +42,7 @@ class Question:
     reasoning: str = ""
     rejected: str = ""
     label: bool | None = None
+    plain: bool = False
     difficulty: str = ""
     entry: Any = field(default=None, compare=False, repr=False)
 
@@ -55,6 +58,8 @@ def question_of(value: Any, form: str = "", *, unanswered: bool = False) -> Ques
     if unanswered and (bare := _bare(value)):
         value = bare
     extra: Any = {name: _plain(value.get(name)) for name in ("category", "difficulty")}
+    if form == "text":
+        return Question(_text(value.get("text"), "text"), "", plain=True, **extra)
     paired, labelled = value.keys() >= {"chosen", "rejected"}, value.keys() & {"label", "kto_tag"}
     if form == "dpo" or (not form and paired and value["chosen"] is not None):
         return replace(_pair(value), **extra)

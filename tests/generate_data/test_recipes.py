@@ -271,7 +271,7 @@ def test_a_number_is_read_whatever_its_form(text: str, number: float | None) -> 
     ("source", "words"),
     [
         ({"kind": "file", "path": "data/local/x.jsonl", "recipe": "answer"}, "needs a teacher"),
-        ({"kind": "documents", "path": "data/local/x"}, "belong|recipe is ''"),
+        ({"kind": "documents", "path": "data/local/x", "recipe": "answer"}, "recipe is 'answer'"),
         ({"kind": "file", "path": "data/local/x", "recipe": "similar"}, "no end"),
         ({"kind": "file", "path": "data/local/x", "verify": "majority"}, "too few for a majority"),
         ({"kind": "hub", "repo": "a/b", "revision": "main"}, "no commit"),
