@@ -18,6 +18,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+_LABELS = {"true": True, "false": False, "1": True, "0": False}
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant", "system": "system"}
 
 
@@ -66,10 +67,11 @@ def question_of(value: Any, form: str = "", *, unanswered: bool = False) -> Ques
     if unanswered and value.get("answer", "missing") == "":
         return Question(_text(value["question"], "question"), "", context=_history(value), **extra)
     question = _answered(value, "" if form == "kto" else form)
-    if form == "kto" or (not form and labelled and isinstance(value[min(labelled)], bool)):
-        label = value.get("kto_tag", value.get("label"))
+    given = value[min(labelled)] if labelled else None
+    label = _LABELS.get(given.strip().lower()) if isinstance(given, str) else given  # a CSV has no other way to write it
+    if form == "kto" or (not form and isinstance(label, bool)):
         if not isinstance(label, bool):
-            raise ValueError(f"label is {'missing' if label is None else 'neither true nor false'}")
+            raise ValueError(f"label is {'missing' if given is None else 'neither true nor false'}")
         question = replace(question, label=label)
     return replace(question, **extra)
 
