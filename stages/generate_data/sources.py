@@ -39,6 +39,7 @@ def gather(data: Data, filters: Filters, teachers: Teachers, scratch: Path, *, p
         source = _texts(source, name) if plain else _questions(source, name)
         one = _One(data, name, source, filters, filters.counts[name], teachers, scratch)
         (one.procedural if source.kind == "procedural" else one.finite)()
+        one.refuse_bad()
         _refuse_contaminated(data, name, filters)
         if len(filters.kinds) > 1:
             what = f"the rows are of {len(filters.kinds)} kinds ({', '.join(sorted(filters.kinds))}), and training takes one"
@@ -119,7 +120,6 @@ class _One:
             self._similar([row.question for row in islice(self._rows(), _SEEDS)])
         else:
             self._through(self._rows(), 0 if self.data.stratify else self.source.count)
-        self._refuse_bad()
 
     def _through(self, rows: Iterable[Row], wanted: int = 0) -> int:
         """How many rows the filters keep, after the teacher where there is a recipe; he is asked for no more than are `wanted` (0: all)."""
@@ -177,7 +177,7 @@ class _One:
         if len(self._first_bad) < 5:
             self._first_bad.append(told)
 
-    def _refuse_bad(self) -> None:
+    def refuse_bad(self) -> None:
         bad, total = self.counts.bad + self.counts.refused, self.counts.read
         if not total:
             raise PawlError("the file has no rows", where=self.source.path or self.where, fix="write one JSON object a line")
