@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import pickle
+import tempfile
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -11,7 +14,7 @@ from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, sha256_text
-from stages.common.questions import Bad, Question, choose, read, rows_of, stream
+from stages.common.questions import Bad, Question, divide, first_answers, rows_of, split_keys, stream
 from stages.common.schema import Data, Source
 from stages.generate_data import documents, hub, recipes
 from stages.generate_data.filters import Filters
@@ -156,20 +159,31 @@ class _One:
         return Row(question, self.name, where)
 
     def _rows(self) -> Iterator[Row]:
-        source = self.source
-        if source.answers or source.part != "all":  # the whole file decides which rows these are
-            questions, bad = read(source, self.where)
-            for one in bad:
-                self._bad(one)
-            for number, question in enumerate(choose(questions, source, self.data.seed, source.part)):
-                yield self._row(question, f"{source.path}, {source.part} row {number}")
-            return
-        for found in {"hub": hub.rows_of, "documents": documents.rows_of}.get(source.kind, rows_of)(source, self.where):
+        prompt = self.source.prompt
+        for place, question in self._read() if self.source.part == "all" else self._parted():
+            yield self._row(replace(question, question=prompt.replace("{question}", question.question)), place)
+
+    def _read(self) -> Iterator[tuple[str, Question]]:
+        known = first_answers(self.source)
+        for found in {"hub": hub.rows_of, "documents": documents.rows_of}.get(self.source.kind, rows_of)(self.source, self.where):
             if isinstance(found, Bad):
                 self._bad(found)
-            else:
-                place, question = found
-                yield self._row(replace(question, question=source.prompt.replace("{question}", question.question)), place)
+            elif known(found[1].answer):
+                yield found
+
+    def _parted(self) -> Iterator[tuple[str, Question]]:
+        """The rows of one part. The whole file decides which they are, so it waits on disk."""
+        starts, keys, answers = array("Q"), array("Q"), array("Q")
+        with tempfile.TemporaryFile(dir=self._scratch) as file:
+            for found in self._read():
+                starts.append(file.tell())
+                pickle.dump(found, file)
+                key, answer = split_keys(found[1], self.data.seed)
+                keys.append(key)
+                answers.append(answer)
+            for number in divide(keys, answers)[self.source.part]:
+                file.seek(starts[number])
+                yield pickle.load(file)  # noqa: S301 - written above
 
     def _bad(self, bad: Bad, key: str = "bad", *, counted: bool = False) -> None:
         self.counts.read += not counted

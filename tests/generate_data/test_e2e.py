@@ -125,8 +125,9 @@ def test_the_search_on_its_own_says_what_it_found_and_nothing_of_the_items(tmp_p
         assert "Traceback" not in bad.stderr
 
 
-def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
-    program = STAGE.replace('recipe="answer"', "").replace("max_rows=0", "max_rows=0, near_duplicates=0.9, filters=FILTERS")
+@pytest.mark.parametrize("part", ["all", "train"])
+def test_memory_does_not_grow_with_the_rows(part: str, tmp_path: Path) -> None:
+    program = STAGE.replace('recipe="answer"', f'part="{part}"').replace("max_rows=0", "max_rows=0, near_duplicates=0.9, filters=FILTERS")
     program = program.replace(
         "import sys\n", 'import resource, sys\nFILTERS = ["duplicates", "near_duplicates", "decontamination", "too_long"]\n'
     )
@@ -135,7 +136,8 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     for count in (20_000, 100_000):
         root = prepared(tmp_path / str(count))
         write_jsonl(
-            root / "rows.jsonl", ({"question": f"row {n} {n * 7919 % 9973} {n * 104729 % 99991} ?", "answer": f"{n}"} for n in range(count))
+            root / "rows.jsonl",
+            ({"question": f"row {n} {n * 7919 % 9973} {n * 104729 % 99991} ?", "answer": f"{n} " * 40} for n in range(count)),
         )
         done = subprocess.run(
             [sys.executable, "-c", program, str(root), ""], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
