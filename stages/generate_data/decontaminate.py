@@ -39,7 +39,7 @@ _BLOCK = 1000
 _DEEPEST = 20  # lists and objects within each other; text that lies deeper is of no usual form
 _TEXTS = (
     "question", "answer", "instruction", "input", "output", "prompt", "completion", "chosen", "rejected", "system", "reasoning", "messages",
-    "conversations", "history",
+    "conversations", "history", "text",
 )  # fmt: skip
 _ANSWERS = ("answer", "output", "completion", "chosen", "rejected", "reasoning")
 

@@ -17,7 +17,6 @@ PASSAGE = 400
 """Words of a passage that a teacher sees."""
 PIECE = 2000
 """Words from which a text is divided: a benchmark item in a book costs the piece that it is in, and not the book."""
-_BLANK_LINES = re.compile(r"\n\s*\n")
 
 
 def passages(folder: Path, seed: int, where: str) -> Iterator[tuple[str, str]]:
@@ -27,7 +26,7 @@ def passages(folder: Path, seed: int, where: str) -> Iterator[tuple[str, str]]:
         text = _plain(path, path.read_text(encoding="utf-8", errors="replace").replace("\0", ""))
         passage: list[str] = []
         number = 0
-        for paragraph in [*_BLANK_LINES.split(text), ""]:
+        for paragraph in [*re.split(r"\n\s*\n", text), ""]:
             passage += paragraph.split()
             while len(passage) >= PASSAGE or (not paragraph and passage):
                 yield f"{path.name}#{number}", " ".join(passage[:PASSAGE])
@@ -35,7 +34,7 @@ def passages(folder: Path, seed: int, where: str) -> Iterator[tuple[str, str]]:
 
 
 def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
-    """The texts of the folder as rows of plain text, files in the order of their names, divided between paragraphs."""
+    """The texts of the folder as rows of plain text, files in the order of their names, divided by `pieces`."""
     folder = ROOT / source.path
     for path in sorted(_files(folder, f"{source.path} ({where}.path)")):
         shown = f"{source.path.rstrip('/')}/{path.relative_to(folder)}"
@@ -55,17 +54,17 @@ def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
 
 
 def pieces(text: str) -> list[str]:
-    """The text, divided at blank lines into parts of PIECE words or a little more."""
+    """The text as it stands, divided at the first blank line after PIECE words, or at the first end of a line after twice as many."""
     found: list[str] = []
-    paragraphs: list[str] = []
+    lines: list[str] = []
     length = 0
-    for paragraph in filter(str.strip, _BLANK_LINES.split(text)):
-        paragraphs.append(paragraph)
-        length += len(paragraph.split())
-        if length >= PIECE:
-            found.append("\n\n".join(paragraphs))
-            paragraphs, length = [], 0
-    return [*found, "\n\n".join(paragraphs)] if paragraphs else found
+    for line in text.splitlines(keepends=True):
+        lines.append(line)
+        length += len(line.split())
+        if length >= (2 * PIECE if line.strip() else PIECE):
+            found.append("".join(lines))
+            lines, length = [], 0
+    return [piece for piece in [*found, "".join(lines)] if piece.strip()]
 
 
 def _files(folder: Path, where: str) -> list[Path]:

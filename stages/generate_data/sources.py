@@ -47,7 +47,7 @@ def gather(data: Data, filters: Filters, teachers: Teachers, scratch: Path, *, p
         if len(filters.kinds) > 1:
             what = f"the rows are of {len(filters.kinds)} kinds ({', '.join(sorted(filters.kinds))}), and training takes one"
             raise PawlError(
-                what, where=f"data.sources.{name}", fix="take sources of one kind: answers, preference pairs, or labelled answers"
+                what, where=f"data.sources.{name}", fix="take sources of one kind (answers, pairs, labelled answers), or name their format"
             )
     if not len(filters.spool):
         raise PawlError("no training row is left after the filters", where="data.sources", fix=f"see why: {why(filters.counts)}")

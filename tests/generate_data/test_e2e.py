@@ -94,6 +94,7 @@ def test_the_search_on_its_own_says_what_it_found_and_nothing_of_the_items(tmp_p
         {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": f"An exam: {item['question']}"}]},
         {"instruction": "Answer.", "input": item["question"], "output": "y"},
         {"instruction": item["question"], "input": "", "output": "y"},
+        {"text": f"It was dark. {item['question']} Nobody knew."},
     ]
 
     def search(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -105,9 +106,10 @@ def test_the_search_on_its_own_says_what_it_found_and_nothing_of_the_items(tmp_p
     done = search("--train", f"{tmp_path}/rows.jsonl", "--items", items)
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
-    assert found["rows"] == 4
+    assert found["rows"] == 5
     assert [(one["row"], one["benchmark"], one["split"], one["match"]) for one in found["contaminated"]] == [
         (1, "rivers", "test", "ngram"), (2, "rivers", "test", "ngram"), (3, "rivers", "test", "exact"),
+        (4, "rivers", "test", "ngram"),
     ]  # fmt: skip
     assert "lighthouse" not in done.stdout + done.stderr
     write_jsonl(tmp_path / "clean.jsonl", rows[:1])

@@ -73,7 +73,7 @@ def test_held_out_texts_are_others_than_those_trained_on(root: Path) -> None:
 def test_documents_are_trained_on_as_they_stand(root: Path) -> None:
     code = "# Title\n\n\n    indented\n\ttab  two blanks\n"
     make(root, plain=True, limits={"max_bad_fraction": 0.0}, mine=folder(root, a_md=b"\xef\xbb\xbf" + code.encode(), b_txt="x\r\ny"))
-    assert sorted(texts(root)) == ["# Title\n\n    indented\n\ttab  two blanks\n", "x\ny"]
+    assert sorted(texts(root)) == [code, "x\ny"]
 
 
 def test_a_benchmark_item_in_a_book_costs_its_piece_alone(root: Path) -> None:
@@ -84,10 +84,12 @@ def test_a_benchmark_item_in_a_book_costs_its_piece_alone(root: Path) -> None:
     assert not any("secret" in text for text in texts(root))
 
 
-def test_pieces_lose_no_words() -> None:
-    text = "\n\n".join(f"{n} " * n for n in range(300)) + "\n \n\n"
+@pytest.mark.parametrize(("gap", "most"), [("\n\n", PIECE), ("\r\n \t\n", PIECE), ("\n", 2 * PIECE)])
+def test_a_text_is_divided_where_it_has_a_gap_and_loses_nothing(gap: str, most: int) -> None:
+    text = gap.join(f"{n} " * n for n in range(300))
     found = pieces(text)
-    assert " ".join(found).split() == text.split() and len(found) > 5
+    assert "".join(found) == text
+    assert all(most <= len(piece.split()) < most + 300 for piece in found[:-1])
     assert pieces(" \n\n ") == []
 
 
