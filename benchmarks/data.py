@@ -5,7 +5,8 @@ python benchmarks/data.py --only teacher           a bare aiohttp loop, Pawl's t
 python benchmarks/data.py --only decontaminate     recall, false positives, time and memory
 
 The server answers after 200 ms, 256 requests are in flight (1,280 a second at most), and runs on the same machine. distilabel runs in an
-environment of its own, .pawl/bench/distilabel. Figures are printed and written to benchmarks/data.json.
+environment of its own, .pawl/bench/distilabel. Figures are printed and written to reports/benchmarks/data.json, each part with the
+load of the machine before: other work on it slows every part, though not equally.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -124,18 +126,18 @@ def bench_teacher(count: int, peer_count: int) -> dict[str, Any]:
                 begun = time.monotonic()
                 run()
                 rates[name].append(count / (time.monotonic() - begun))
-        best = {name: max(values) for name, values in rates.items()}
-        print(f"bare aiohttp loop   {best['bare']:7.0f} requests/s")
+        middle = {name: statistics.median(values) for name, values in rates.items()}
+        print(f"bare aiohttp loop   {middle['bare']:7.0f} requests/s (median of 3)")
         print(
-            f"pawl's teacher      {best['ours']:7.0f} requests/s   {best['ours'] / best['bare']:.2f} of the bare loop (wanted: 0.85)",
+            f"pawl's teacher      {middle['ours']:7.0f} requests/s   {middle['ours'] / middle['bare']:.2f} of the bare loop (wanted: 0.85)",
             flush=True,
         )
         peer = peer_count / distilabel(url, peer_count)
-    print(f"distilabel 1.5.3    {peer:7.0f} requests/s   ours is {best['ours'] / peer:.1f} times that (wanted: 5)")
+    print(f"distilabel 1.5.3    {peer:7.0f} requests/s   ours is {middle['ours'] / peer:.1f} times that (wanted: 5)")
     return {
-        "requests": count, "in_flight": IN_FLIGHT, "delay_s": 0.2, "runs": rates, "bare": best["bare"], "ours": best["ours"],
-        "distilabel": peer, "distilabel_requests": peer_count, "ours_to_bare": best["ours"] / best["bare"],
-        "ours_to_distilabel": best["ours"] / peer,
+        "requests": count, "in_flight": IN_FLIGHT, "delay_s": 0.2, "runs": rates, "bare": middle["bare"], "ours": middle["ours"],
+        "distilabel": peer, "distilabel_requests": peer_count, "ours_to_bare": middle["ours"] / middle["bare"],
+        "ours_to_distilabel": middle["ours"] / peer,
     }  # fmt: skip
 
 
@@ -202,13 +204,15 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=20_000)
     args = parser.parse_args()
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    target = ROOT / "benchmarks" / "data.json"
+    target = ROOT / "reports" / "benchmarks" / "data.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
     found = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {}
-    found["machine"] = f"{os.cpu_count()} cores, Python {platform.python_version()}"
+    load = {"load_before": round(os.getloadavg()[0], 2)}  # processes that ran or wanted to, mean of the last minute
+    found["machine"] = f"{len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}"
     if args.only != "decontaminate":
-        found["teacher"] = bench_teacher(args.requests, args.peer_requests)
+        found["teacher"] = bench_teacher(args.requests, args.peer_requests) | load
     if args.only != "teacher":
-        found["decontamination"] = bench_decontaminate(args.rows, args.items)
+        found["decontamination"] = bench_decontaminate(args.rows, args.items) | load
     target.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

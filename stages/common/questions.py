@@ -7,6 +7,7 @@ import re
 import tempfile
 import unicodedata
 import warnings
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -20,7 +21,10 @@ from stages.common.records import Bad, parse
 from stages.common.schema import Source
 from stages.common.shapes import Question
 
-__all__ = ["PARTS", "Bad", "Question", "choose", "normalize", "read", "rows_of", "scorer", "split", "stream", "take"]
+__all__ = [
+    "PARTS", "Bad", "Question", "choose", "divide", "first_answers", "normalize", "read", "rows_of", "scorer", "split", "split_keys",
+    "stream", "take",
+]  # fmt: skip
 
 PARTS = ("train", "val", "test")
 _UNSEEN = re.compile("[\0\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e01ef]")
@@ -134,17 +138,27 @@ def read(source: Source, where: str) -> tuple[list[Question], list[Bad]]:
     Raises:
         PawlError: the file is missing, is no text, is not the one that sha256 names; the wheel cannot be had.
     """
+    known = first_answers(source)
     rows: list[Question] = []
     bad: list[Bad] = []
     for row in rows_of(source, where):
         if isinstance(row, Bad):
             bad.append(row)
-        else:
+        elif known(row[1].answer):
             rows.append(row[1])
-    if source.answers:
-        first = set(list(dict.fromkeys(row.answer for row in rows))[: source.answers])
-        rows = [row for row in rows if row.answer in first]
     return rows, bad
+
+
+def first_answers(source: Source) -> Callable[[str], bool]:
+    """Whether an answer is one of the source's first `answers`, asked in the order of the file (0: always)."""
+    known: set[str] = set()
+
+    def has(answer: str) -> bool:
+        if source.answers and len(known) < source.answers:
+            known.add(answer)
+        return not source.answers or answer in known
+
+    return has
 
 
 def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
@@ -172,20 +186,37 @@ def split(rows: list[Question], seed: int) -> dict[str, list[Question]]:
     Rows with the same question (see `normalize`) stay together, whatever their answers. An answer with fewer than four questions
     cannot be divided, so all such answers are divided as one; free text, where no answer repeats, is then one seeded split.
     """
-    groups: dict[str, list[Question]] = {}
+    keys, answers = array("Q"), array("Q")
     for row in rows:
-        groups.setdefault(normalize(row.question), []).append(row)
-    strata: dict[str | None, list[str]] = {}
-    for key, group in groups.items():
-        strata.setdefault(group[0].answer, []).append(key)
-    small = [answer for answer, keys in strata.items() if len(keys) < 4]
-    strata[None] = [key for answer in small for key in strata.pop(answer)]
-    parts: dict[str, list[Question]] = {part: [] for part in PARTS}
-    for keys in strata.values():
-        keys = sorted(keys, key=lambda key: sha256_text(f"{seed}\0{key}"))
-        quarter = len(keys) // 4
-        for part, chosen in zip(PARTS, (keys[2 * quarter :], keys[:quarter], keys[quarter : 2 * quarter]), strict=True):
-            parts[part] += [row for key in chosen for row in groups[key]]
+        key, answer = split_keys(row, seed)
+        keys.append(key)
+        answers.append(answer)
+    return {part: [rows[number] for number in numbers] for part, numbers in divide(keys, answers).items()}
+
+
+def split_keys(row: Question, seed: int) -> tuple[int, int]:
+    """Question and answer as 64 bits each, by which rows are divided: two of a million different ones are one with probability 3e-8."""
+    return int(sha256_text(f"{seed}\0{normalize(row.question)}")[:16], 16), int(sha256_text(row.answer)[:16], 16)
+
+
+def divide(keys: array[int], answers: array[int]) -> dict[str, list[int]]:
+    """`split` by the hashes of questions and answers alone, which need 16 bytes a row: the numbers of the rows of each part."""
+    import numpy as np
+
+    _, first, group = np.unique(np.asarray(keys), return_index=True, return_inverse=True)
+    _, stratum, sizes = np.unique(np.asarray(answers)[first], return_inverse=True, return_counts=True)
+    place = np.full(len(sizes), len(keys))  # strata in the order of the file, and as the last one all those that are too small
+    np.minimum.at(place, stratum, first)
+    place[sizes < 4] = len(keys)
+    order = np.argsort(place[stratum], kind="stable")  # groups stand in the order of their hashes already
+    rows, ends = np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))
+    parts: dict[str, list[int]] = {part: [] for part in PARTS}
+    for part_of_order in np.split(order, np.flatnonzero(np.diff(place[stratum][order])) + 1):
+        quarter = len(part_of_order) // 4
+        cut = (part_of_order[2 * quarter :], part_of_order[:quarter], part_of_order[quarter : 2 * quarter])
+        for part, chosen in zip(PARTS, cut, strict=True):
+            for number in chosen:
+                parts[part] += rows[ends[number - 1] if number else 0 : ends[number]].tolist()
     return parts
 
 

@@ -15,6 +15,7 @@ from stages.common.shapes import Question, question_of
 
 LARGEST_ROW = 16 * 2**20  # bytes; a larger one is bad, and is never held in memory whole
 _CHUNK = 2**20
+_PARTS = re.compile(r'(?P<open>[\[{])|(?P<close>[\]}])|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
@@ -156,7 +157,10 @@ def _array(path: Path, shown: str) -> _Values:
             try:
                 _, end = decoder.raw_decode(text, at)
                 whole = ended or end < len(text)  # a number at the end of what was read may go on
-            except (ValueError, RecursionError):
+            except RecursionError:
+                end = _end(text, at)
+                whole = end > 0
+            except ValueError:
                 whole = False
             if whole:
                 yield f"{shown}[{number}]", _loaded(text[at:end].encode("utf-8", "surrogateescape")), text[at : min(end, at + 2000)]
@@ -167,6 +171,19 @@ def _array(path: Path, shown: str) -> _Values:
                 raise PawlError(what, where=shown, fix="write one JSON object a line: then a broken row costs no other")
             more = file.read(max(_CHUNK, len(text) - at))
             text, at, ended = text[at:] + more, 0, not more
+
+
+def _end(text: str, at: int) -> int:
+    """Where the list or object that begins at `at` ends, however deep its nest; 0 where it does not end in this text."""
+    depth = 0
+    for part in _PARTS.finditer(text, at):
+        if part["open"]:
+            depth += 1
+        elif part["close"]:
+            depth -= 1
+            if not depth:
+                return part.end()
+    return 0
 
 
 def _document(path: Path, shown: str) -> _Values:

@@ -9,6 +9,7 @@
 | prompt_completion | prompt (text or messages), completion |
 | dpo               | prompt, question, instruction or messages; chosen and rejected (text, a message, or whole conversations) |
 | kto               | any of the first five, and label or kto_tag (true, false) |
+| text              | text: no question at all, for continued pre-training; never told by the keys (see stages/generate_data/sources.py) |
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+_LABELS = {"true": True, "false": False, "1": True, "0": False}
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant", "system": "system"}
 
 
@@ -30,6 +32,7 @@ class Question:
         reasoning: how the answer comes about, where the row tells it apart from the answer.
         rejected: the worse answer of a preference pair.
         label: whether the answer is a good one, of a KTO row.
+        plain: no question at all but plain text, which stands in `question`; its `answer` is empty.
         entry: what reasoning_gym needs to score another answer.
     """
 
@@ -40,6 +43,7 @@ class Question:
     reasoning: str = ""
     rejected: str = ""
     label: bool | None = None
+    plain: bool = False
     difficulty: str = ""
     entry: Any = field(default=None, compare=False, repr=False)
 
@@ -55,16 +59,19 @@ def question_of(value: Any, form: str = "", *, unanswered: bool = False) -> Ques
     if unanswered and (bare := _bare(value)):
         value = bare
     extra: Any = {name: _plain(value.get(name)) for name in ("category", "difficulty")}
+    if form == "text":
+        return Question(_text(value.get("text"), "text"), "", plain=True, **extra)
     paired, labelled = value.keys() >= {"chosen", "rejected"}, value.keys() & {"label", "kto_tag"}
     if form == "dpo" or (not form and paired and value["chosen"] is not None):
         return replace(_pair(value), **extra)
     if unanswered and value.get("answer", "missing") == "":
         return Question(_text(value["question"], "question"), "", context=_history(value), **extra)
     question = _answered(value, "" if form == "kto" else form)
-    if form == "kto" or (not form and labelled and isinstance(value[min(labelled)], bool)):
-        label = value.get("kto_tag", value.get("label"))
+    given = value[min(labelled)] if labelled else None
+    label = _LABELS.get(given.strip().lower()) if isinstance(given, str) else given  # a CSV has no other way to write it
+    if form == "kto" or (not form and isinstance(label, bool)):
         if not isinstance(label, bool):
-            raise ValueError(f"label is {'missing' if label is None else 'neither true nor false'}")
+            raise ValueError(f"label is {'missing' if given is None else 'neither true nor false'}")
         question = replace(question, label=label)
     return replace(question, **extra)
 

@@ -29,7 +29,7 @@ from stages.common.schema import Data
 from stages.generate_data import card, decontaminate, sources, spool, tokens
 from stages.generate_data.filters import Filters
 from stages.generate_data.replies import Replies
-from stages.generate_data.rows import Counts, Messages, dataset_info, quantiles
+from stages.generate_data.rows import Counts, Seen, dataset_info, quantiles
 from stages.generate_data.teacher import Budget, Teacher
 
 
@@ -54,8 +54,10 @@ def summarize(data: Data, filters: Filters, train: list[int], held_out: list[int
     }
 
 
-def make(data: Data, cutoff_len: int, count_tokens: Callable[[list[Messages]], list[int]], root: Path, home: Path) -> dict[str, Any]:
-    """Build and write everything under `root`, and return the report. The cache of replies lies under `home`."""
+def make(
+    data: Data, cutoff_len: int, count_tokens: Callable[[list[Seen]], list[int]], root: Path, home: Path, *, plain: bool = False
+) -> dict[str, Any]:  # fmt: skip
+    """Build and write everything under `root`, and return the report. The cache of replies lies under `home`. `plain`: no answers."""
     index, controls = decontaminate.search(decontaminate.read_items(root / "data" / "benchmark"), data.ngram, data.fuzzy)
     teachers: dict[str, Teacher] = {}
     with fresh_folder(root / "data" / "train") as folder, ExitStack() as stack:
@@ -75,7 +77,7 @@ def make(data: Data, cutoff_len: int, count_tokens: Callable[[list[Messages]], l
                 teachers[tier] = stack.enter_context(made)
             return teachers[tier]
 
-        sources.gather(data, filters, teacher, scratch)
+        sources.gather(data, filters, teacher, scratch, plain=plain)
         train, held_out = spool.hold_out(spool.select(data, rows), rows, data.eval_fraction)
         report = summarize(data, filters, train, held_out, teachers) | {"positive_control": controls}
         parts = {"train": train, "eval": held_out} if held_out else {"train": train}
@@ -99,9 +101,13 @@ def main() -> int:
         return decontaminate.main(sys.argv[2:])
     form = argparse.RawDescriptionHelpFormatter
     argparse.ArgumentParser(prog="python -m stages.generate_data", description=__doc__, formatter_class=form).parse_args()
-    with stage_lock("generate_data"), load_params("data", "train.cutoff_len", inputs=["data/local", "prompts/generate_data"]) as params:
+    with (
+        stage_lock("generate_data"),
+        load_params("data", "train.cutoff_len", "train.stage", inputs=["data/local", "prompts/generate_data"]) as params,
+    ):
         _, model = base_model()
-        report = make(params.data, params.train.cutoff_len, tokens.counter(model), ROOT, main_root())
+        plain = params.train.stage == "pt"
+        report = make(params.data, params.train.cutoff_len, tokens.counter(model, plain=plain), ROOT, main_root(), plain=plain)
         for name, count in report["sources"].items():
             print(f"generate_data: {name}: " + ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in count.items() if number))
         total, share = report["tokens"]["total"], report["contamination"]["fraction"]

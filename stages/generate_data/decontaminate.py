@@ -26,7 +26,7 @@ from stages.common.errors import PawlError
 from stages.common.files import read_jsonl
 from stages.common.items import SPLITS
 from stages.common.shapes import Question
-from stages.generate_data.overlap import Hit, Index, Item, Turns
+from stages.generate_data.overlap import FEWEST_SHINGLES, Hit, Index, Item, Turns
 
 CANARY = Item(
     "(control)", "val",
@@ -39,7 +39,7 @@ _BLOCK = 1000
 _DEEPEST = 20  # lists and objects within each other; text that lies deeper is of no usual form
 _TEXTS = (
     "question", "answer", "instruction", "input", "output", "prompt", "completion", "chosen", "rejected", "system", "reasoning", "messages",
-    "conversations", "history",
+    "conversations", "history", "text",
 )  # fmt: skip
 _ANSWERS = ("answer", "output", "completion", "chosen", "rejected", "reasoning")
 
@@ -110,15 +110,17 @@ def positive_control(index: Index, items: Sequence[Item]) -> dict[str, dict[str,
             if long
             else None,
             "wrapped": found(f"{frame} {planted} {frame}", "an answer", "ngram") if long and frame else None,
-            "paraphrase": found(paraphrase(similar.question), "an answer") if similar else None,
+            "paraphrase": found(paraphrase(similar.question, index.fuzzy), "an answer") if similar else None,
             "boilerplate": not found(frame, "", "ngram") if frame else None,
         }
     return results
 
 
-def paraphrase(question: str) -> str:
-    """The same question with every number changed, and one word more before it."""
-    return "Now: " + re.sub(r"[0-9]+", lambda number: str(int(number[0][:15]) + 13), question)
+def paraphrase(question: str, fuzzy: float) -> str:
+    """The same question with every number changed, and one word more before it where that leaves the similarity that is looked for."""
+    return ("Now: " if fuzzy <= FEWEST_SHINGLES / (FEWEST_SHINGLES + 1) else "") + re.sub(
+        r"[0-9]+", lambda number: str(int(number[0][:15]) + 13), question
+    )
 
 
 # --- on its own
@@ -136,6 +138,8 @@ def main(argv: list[str]) -> int:
         for hits in _searched(index, args.train, args.workers):
             found += [{"row": rows + at, "benchmark": hit.benchmark, "split": hit.split, "match": hit.match} for at, hit in hits[1]]
             rows += hits[0]
+        if not rows:
+            raise PawlError("there are no rows", where=str(args.train), fix="name the file with the training rows")
     except (PawlError, OSError, BrokenProcessPool) as error:
         print(f"decontaminate: error: {error}", file=sys.stderr)
         return 3

@@ -19,7 +19,7 @@ from stages.common.schema import Data
 from stages.generate_data import grams, minhash
 from stages.generate_data.decontaminate import turns
 from stages.generate_data.overlap import Hit, Index
-from stages.generate_data.rows import Counts, Messages, Row, answer_of, conversations, record
+from stages.generate_data.rows import Counts, Row, Seen, answer_of, kind_of, record, seen
 from stages.generate_data.spool import Spool
 
 COUNTED = {"decontamination": "contaminated"}
@@ -47,14 +47,15 @@ class Filters:
     """The filters of one run, what they have seen, and where their rows go.
 
     Args:
-        count_tokens: the lengths of whole conversations as the model sees them.
-        cutoff_len: tokens; a longer row is removed, never cut, since a cut row ends where its answer does not.
+        count_tokens: the lengths of whole conversations and texts as the model sees them.
+        cutoff_len: tokens; a longer conversation is removed, never cut, since a cut one ends where its answer does not. Plain text may be
+            longer, since LLaMA-Factory makes full windows of it.
         reject: writes a line about a removed row.
     """
 
     data: Data
     index: Index
-    count_tokens: Callable[[list[Messages]], list[int]]
+    count_tokens: Callable[[list[Seen]], list[int]]
     cutoff_len: int
     spool: Spool
     scratch: Path
@@ -82,7 +83,10 @@ class Filters:
                 return 0
             if name == "too_long":
                 tokens = self._lengths(left)
-                verdicts = [f"{count} tokens" if count > self.cutoff_len else "" for count in tokens]
+                verdicts = [
+                    f"{count} tokens" if count > self.cutoff_len and not row.question.plain else ""
+                    for row, count in zip(left, tokens, strict=True)
+                ]
                 tokens = [count for count, verdict in zip(tokens, verdicts, strict=True) if not verdict]
             else:
                 verdicts = getattr(self, f"_{name}")(left)
@@ -92,7 +96,7 @@ class Filters:
         sources = list(self.data.sources)
         for row, count in zip(left, tokens, strict=True):
             question = row.question
-            self.kinds["dpo" if question.rejected else "kto" if question.label is not None else "sft"] += 1
+            self.kinds[kind_of(question)] += 1
             group = question.category if self.data.stratify.startswith("category") else question.difficulty
             self.spool.add(
                 record(question, self.data.think_tags), tokens=count, source=sources.index(row.source),
@@ -133,20 +137,22 @@ class Filters:
 
     def _lengths(self, rows: Sequence[Row]) -> list[int]:
         """Of a pair, the longer of its two conversations."""
-        parts = [conversations(row.question, self.data.think_tags) for row in rows]
+        parts = [seen(row.question, self.data.think_tags) for row in rows]
         flat = iter(self.count_tokens([one for part in parts for one in part]))
         return [max(next(flat) for _ in part) for part in parts]
 
     # --- one verdict a row: "" keeps it, anything else says why not; never text of the row
 
     def _empty(self, rows: Sequence[Row]) -> list[str]:
-        return ["" if row.question.answer.strip() and row.question.question.strip() else "no answer" for row in rows]
+        return [
+            "" if row.question.question.strip() and (row.question.plain or row.question.answer.strip()) else "no answer" for row in rows
+        ]
 
     def _refusal(self, rows: Sequence[Row]) -> list[str]:
         return ["the answer refuses" if _REFUSAL.match(row.question.answer.replace("\u2019", "'")) else "" for row in rows]
 
     def _format(self, rows: Sequence[Row]) -> list[str]:
-        return [badly_formed(answer_of(row.question, self.data.think_tags), self.data) for row in rows]
+        return ["" if row.question.plain else badly_formed(answer_of(row.question, self.data.think_tags), self.data) for row in rows]
 
     def _language(self, rows: Sequence[Row]) -> list[str]:
         import py3langid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from stages.common.questions import Bad, Question
 from stages.common.records import parse
 from stages.common.schema import Source
 
+_SHARD = re.compile(r"-\d+(-of-\d+)?(-[0-9a-f]{16})?$")
 _SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 
 
@@ -23,11 +25,7 @@ def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
     """
     folder = _folder(source)
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in _SUFFIXES)
-    pattern = source.path or "*"
-    chosen = [
-        name for name in names
-        if fnmatch.fnmatch(name, pattern) and (source.path or (source.split in name.rpartition("/")[2] and source.subset in name))
-    ]  # fmt: skip
+    chosen = [name for name in names if fnmatch.fnmatch(name, source.path)] if source.path else of_split(names, source.subset, source.split)
     if not chosen:
         what = f"no file of {source.repo} has rows of {source.subset} {source.split}".replace("  ", " ")
         raise PawlError(what, where=f"{where}.split", fix=f"name one in {where}.path: {', '.join(names[:10]) or 'it has no such files'}")
@@ -35,6 +33,20 @@ def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
         yield from parse(
             folder / name, f"{source.repo}/{name}", source.format, source.columns, unanswered=source.recipe in ("answer", "similar")
         )
+
+
+def of_split(names: list[str], subset: str, split: str) -> list[str]:
+    """The files that hold a split: those named after it and nothing else, shards aside, or else those with it among the words of their
+    name. So "train" is not "constrained", and not "train_sft" where there is a "train" too."""
+    among = [name for name in names if _says(name, subset)]
+    stem = {name: name.rpartition("/")[2].partition(".")[0] for name in among}
+    return [name for name in among if split in (stem[name], _SHARD.sub("", stem[name]))] or [
+        name for name in among if _says(stem[name], split)
+    ]
+
+
+def _says(name: str, word: str) -> bool:
+    return not word or re.search(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", name) is not None
 
 
 def _folder(source: Source) -> Path:

@@ -31,7 +31,7 @@ from stages.generate_data.shorts import Shorts, Turned
 
 __all__ = ["Hit", "Index", "Item", "Turns", "boilerplate_limit", "words"]
 
-_FEWEST_SHINGLES = 8  # of a question without boilerplate, below which a resemblance may be chance
+FEWEST_SHINGLES = 8  # of a question without boilerplate, below which a resemblance may be chance
 
 
 @dataclass(frozen=True, order=True)
@@ -74,7 +74,7 @@ class Index:
     """The benchmark's items, ready to be looked up. Memory: about 40 bytes for each word of the benchmark, and the questions."""
 
     def __init__(self, items: Sequence[Item], n: int, fuzzy: float = 0.6) -> None:
-        self.n = n
+        self.n, self.fuzzy = n, fuzzy
         self.places = sorted({(item.benchmark, item.split) for item in items})
         self.distinctive: dict[str, Item] = {}
         """For each benchmark the first item that n-grams of its question alone can find."""
@@ -143,7 +143,7 @@ class Index:
         edges = np.searchsorted(owner, np.arange(len(items) + 1))
         for number, item in enumerate(items):
             own = np.unique(hashes[edges[number] : edges[number + 1]])
-            if len(own) >= _FEWEST_SHINGLES:
+            if len(own) >= FEWEST_SHINGLES:
                 shingles.append(own)
                 owners.append(self._place[item.benchmark, item.split])
                 self.resembling.setdefault(name, item)
@@ -200,7 +200,7 @@ class Index:
         keep[self._boilerplate_shingles.known(hashes)] = False
         owner, hashes = given.text[starts][keep], hashes[keep]
         texts, counts = np.unique(owner, return_counts=True)
-        enough = counts >= _FEWEST_SHINGLES // 2
+        enough = counts >= FEWEST_SHINGLES // 2
         chosen = np.repeat(enough, counts)
         for text, place in self._similar.find(hashes[chosen], counts[enough]):
             found[rows_of[texts[enough][text]]].setdefault(place, "fuzzy")

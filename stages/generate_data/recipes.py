@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, sha256_text
+from stages.common.files import ROOT
 from stages.common.llm import Reply
 from stages.common.questions import Bad, Question, normalize, scorer
 from stages.common.schema import Data, Source
@@ -31,8 +31,8 @@ from stages.generate_data.teacher import Refused, Teacher
 
 EXAMPLES, NEW = 5, 5
 """Examples shown, and questions asked for, in one request for similar questions."""
-PAIRS, PASSAGE = 3, 400
-"""Questions asked for from one passage, and its length in words."""
+PAIRS = 3
+"""Questions asked for from one passage."""
 ALIKE = 0.5
 """Similarity from which a new question is a copy (Jaccard of pairs of words; self-instruct takes ROUGE-L 0.7, which is about as strict)."""
 _THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
@@ -203,27 +203,6 @@ def similar(seeds: list[Question], source: Source, seed: int, teacher: Teacher, 
             yield f"similar {number}.{place}", question
         if barren == 50:
             return
-
-
-def passages(folder: Path, seed: int, where: str) -> Iterator[tuple[str, str]]:
-    """The texts of a folder (.txt, .md, .html), files in seeded order, in passages of about PASSAGE words, as (file#number, passage)."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() in (".txt", ".md", ".html", ".htm"))
-    files = sorted(found, key=lambda path: sha256_text(f"{seed}\0{path.relative_to(folder)}"))
-    if not files:
-        raise PawlError("the folder has no documents", where=f"{folder} ({where}.path)", fix="put .txt, .md or .html files there")
-    for path in files:
-        text = path.read_text(encoding="utf-8", errors="replace").replace("\0", "")
-        if path.suffix.lower().startswith(".htm"):
-            from trafilatura import extract
-
-            text = extract(text) or ""
-        passage: list[str] = []
-        number = 0
-        for paragraph in [*re.split(r"\n\s*\n", text), ""]:
-            passage += paragraph.split()
-            while len(passage) >= PASSAGE or (not paragraph and passage):
-                yield f"{path.name}#{number}", " ".join(passage[:PASSAGE])
-                passage, number = passage[PASSAGE:], number + 1
 
 
 def questions_from(

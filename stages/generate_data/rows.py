@@ -10,7 +10,8 @@ from typing import Any
 from stages.common.shapes import Question
 
 Messages = list[dict[str, str]]
-KINDS = ("sft", "dpo", "kto")
+Seen = Messages | str
+"""What training sees of a row: a conversation, or plain text."""
 
 
 @dataclass
@@ -50,6 +51,8 @@ class Counts:
 
 
 def kind_of(question: Question) -> str:
+    if question.plain:
+        return "pt"
     return "dpo" if question.rejected else "kto" if question.label is not None else "sft"
 
 
@@ -67,14 +70,18 @@ def messages(question: Question, think_tags: bool = False) -> Messages:
     return [{"role": role, "content": content} for role, content in turns]
 
 
-def conversations(question: Question, think_tags: bool) -> list[Messages]:
-    """Every conversation that training sees of a row: two of a pair."""
+def seen(question: Question, think_tags: bool) -> list[Seen]:
+    """All that training sees of a row: of a pair, two conversations."""
+    if question.plain:
+        return [question.question]
     chosen = messages(question, think_tags)
     return [chosen, [*chosen[:-1], {"role": "assistant", "content": question.rejected}]] if question.rejected else [chosen]
 
 
 def record(question: Question, think_tags: bool) -> dict[str, Any]:
     """The row of data/train/train.jsonl."""
+    if question.plain:
+        return {"text": question.question}
     whole = messages(question, think_tags)
     if question.rejected:
         return {"messages": whole[:-1], "chosen": whole[-1], "rejected": {"role": "assistant", "content": question.rejected}}
@@ -84,6 +91,8 @@ def record(question: Question, think_tags: bool) -> dict[str, Any]:
 def dataset_info(kind: str, names: Iterable[str]) -> dict[str, Any]:
     """What LLaMA-Factory 0.9.5 is told of the files. It takes a tag that is absent for None, so all are named; "sharegpt" is its name for
     role-and-content turns."""
+    if kind == "pt":
+        return {name: {"file_name": f"{name}.jsonl", "columns": {"prompt": "text"}} for name in names}
     tags = {
         "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant", "system_tag": "system",
         "observation_tag": "observation", "function_tag": "function",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import pickle
+import tempfile
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -11,9 +14,9 @@ from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, sha256_text
-from stages.common.questions import Bad, Question, choose, read, rows_of, stream
+from stages.common.questions import Bad, Question, divide, first_answers, rows_of, split_keys, stream
 from stages.common.schema import Data, Source
-from stages.generate_data import hub, recipes
+from stages.generate_data import documents, hub, recipes
 from stages.generate_data.filters import Filters
 from stages.generate_data.rows import Counts, Row
 from stages.generate_data.teacher import Teacher
@@ -24,8 +27,11 @@ Teachers = Callable[[str], Teacher]
 """The teacher of a tier."""
 
 
-def gather(data: Data, filters: Filters, teachers: Teachers, scratch: Path) -> None:
+def gather(data: Data, filters: Filters, teachers: Teachers, scratch: Path, *, plain: bool) -> None:
     """Put the rows of all sources through the filters into the spool; the same for the same parameters, files and replies.
+
+    Args:
+        plain: training takes plain text: the `text` of a row, or the documents of a folder.
 
     Raises:
         PawlError: bad rows above data.max_bad_fraction, contamination above data.max_contamination, too few rows, sources of two kinds.
@@ -33,16 +39,35 @@ def gather(data: Data, filters: Filters, teachers: Teachers, scratch: Path) -> N
     if not data.sources:
         raise PawlError("the training data has no sources", where="data.sources", fix="name at least one")
     for name, source in data.sources.items():
+        source = _texts(source, name) if plain else _questions(source, name)
         one = _One(data, name, source, filters, filters.counts[name], teachers, scratch)
         (one.procedural if source.kind == "procedural" else one.finite)()
+        one.refuse_bad()
         _refuse_contaminated(data, name, filters)
         if len(filters.kinds) > 1:
             what = f"the rows are of {len(filters.kinds)} kinds ({', '.join(sorted(filters.kinds))}), and training takes one"
             raise PawlError(
-                what, where=f"data.sources.{name}", fix="take sources of one kind: answers, preference pairs, or labelled answers"
+                what, where=f"data.sources.{name}", fix="take sources of one kind (answers, pairs, labelled answers), or name their format"
             )
     if not len(filters.spool):
         raise PawlError("no training row is left after the filters", where="data.sources", fix=f"see why: {why(filters.counts)}")
+
+
+def _texts(source: Source, name: str) -> Source:
+    if source.recipe or source.format or source.kind == "procedural":
+        given = f"the recipe {source.recipe!r}" if source.recipe else f"the format {source.format!r}" if source.format else "a task"
+        fix = "take a file whose rows have a `text`, or a folder of documents without a recipe; or learn from answers (train.stage=sft)"
+        raise PawlError(
+            f"train.stage is pt, which learns from plain text, and {given} makes answers", where=f"data.sources.{name}", fix=fix
+        )
+    return replace(source, format="text")
+
+
+def _questions(source: Source, name: str) -> Source:
+    if source.kind == "documents" and not source.recipe:
+        fix = "set recipe to documents, for a teacher's questions about them; or learn from the text itself (train=pt)"
+        raise PawlError("a folder of documents holds no questions", where=f"data.sources.{name}.recipe", fix=fix)
+    return source
 
 
 def _refuse_contaminated(data: Data, name: str, filters: Filters) -> None:
@@ -92,13 +117,12 @@ class _One:
 
     def finite(self) -> None:
         """Every row of a file, a package, a data set or a folder."""
-        if self.source.kind == "documents":
+        if self.source.recipe == "documents":
             self._documents()
         elif self.source.recipe == "similar":
             self._similar([row.question for row in islice(self._rows(), _SEEDS)])
         else:
             self._through(self._rows(), 0 if self.data.stratify else self.source.count)
-        self._refuse_bad()
 
     def _through(self, rows: Iterable[Row], wanted: int = 0) -> int:
         """How many rows the filters keep, after the teacher where there is a recipe; he is asked for no more than are `wanted` (0: all)."""
@@ -135,20 +159,31 @@ class _One:
         return Row(question, self.name, where)
 
     def _rows(self) -> Iterator[Row]:
-        source = self.source
-        if source.answers or source.part != "all":  # the whole file decides which rows these are
-            questions, bad = read(source, self.where)
-            for one in bad:
-                self._bad(one)
-            for number, question in enumerate(choose(questions, source, self.data.seed, source.part)):
-                yield self._row(question, f"{source.path}, {source.part} row {number}")
-            return
-        for found in (hub.rows_of if source.kind == "hub" else rows_of)(source, self.where):
+        prompt = self.source.prompt
+        for place, question in self._read() if self.source.part == "all" else self._parted():
+            yield self._row(replace(question, question=prompt.replace("{question}", question.question)), place)
+
+    def _read(self) -> Iterator[tuple[str, Question]]:
+        known = first_answers(self.source)
+        for found in {"hub": hub.rows_of, "documents": documents.rows_of}.get(self.source.kind, rows_of)(self.source, self.where):
             if isinstance(found, Bad):
                 self._bad(found)
-            else:
-                place, question = found
-                yield self._row(replace(question, question=source.prompt.replace("{question}", question.question)), place)
+            elif known(found[1].answer):
+                yield found
+
+    def _parted(self) -> Iterator[tuple[str, Question]]:
+        """The rows of one part. The whole file decides which they are, so it waits on disk."""
+        starts, keys, answers = array("Q"), array("Q"), array("Q")
+        with tempfile.TemporaryFile(dir=self._scratch) as file:
+            for found in self._read():
+                starts.append(file.tell())
+                pickle.dump(found, file)
+                key, answer = split_keys(found[1], self.data.seed)
+                keys.append(key)
+                answers.append(answer)
+            for number in divide(keys, answers)[self.source.part]:
+                file.seek(starts[number])
+                yield pickle.load(file)  # noqa: S301 - written above
 
     def _bad(self, bad: Bad, key: str = "bad", *, counted: bool = False) -> None:
         self.counts.read += not counted
@@ -156,7 +191,7 @@ class _One:
         if len(self._first_bad) < 5:
             self._first_bad.append(told)
 
-    def _refuse_bad(self) -> None:
+    def refuse_bad(self) -> None:
         bad, total = self.counts.bad + self.counts.refused, self.counts.read
         if not total:
             raise PawlError("the file has no rows", where=self.source.path or self.where, fix="write one JSON object a line")
@@ -188,12 +223,14 @@ class _One:
     def _documents(self) -> None:
         teacher, folder = self._teachers(self.source.tier), ROOT / self.source.path
         number, dirty = 0, set()
-        for block in _blocks(self._row(Question(text, ""), place) for place, text in recipes.passages(folder, self.data.seed, self.where)):
+        for block in _blocks(
+            self._row(Question(text, ""), place) for place, text in documents.passages(folder, self.data.seed, self.where)
+        ):
             clean = {id(row) for row in self.filters.clean(block)}  # a passage goes into a prompt too
             dirty |= {number + at for at, row in enumerate(block) if id(row) not in clean}
             number += len(block)
         self.counts.read += len(dirty)
-        passages = enumerate(recipes.passages(folder, self.data.seed, self.where))
+        passages = enumerate(documents.passages(folder, self.data.seed, self.where))
         shown = (passage for number, passage in passages if number not in dirty)
         found = recipes.questions_from(shown, self.source.count, self.data.seed, teacher, self._scratch)
 

@@ -1,4 +1,4 @@
-"""The length of conversations in tokens, as training will see them."""
+"""The length of conversations and texts in tokens, as training will see them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.errors import PawlError
-from stages.generate_data.rows import Messages
+from stages.generate_data.rows import Seen
 
 
-def counter(model: Path) -> Callable[[list[Messages]], list[int]]:
-    """Count the tokens of conversations with the model's own tokenizer and chat template.
+def counter(model: Path, *, plain: bool = False) -> Callable[[list[Seen]], list[int]]:
+    """Count the tokens of conversations with the model's own tokenizer and chat template, and those of plain texts without it.
+
+    Args:
+        plain: there are no conversations.
 
     Raises:
-        PawlError: the model has no chat template.
+        PawlError: the model has no chat template, and one is needed.
     """
     # transformers knows how the tokenizer is really built, and brings PyTorch with it (0.8 GB): a process of its own asks it and ends
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         backend, template, special = pool.submit(_described, str(model)).result()
-    if not template:
+    if not template and not plain:
         fix = "choose an instruct model, or put a chat_template.jinja beside it"
         raise PawlError("the base model has no chat template", where=str(model), fix=fix)
     if not backend:
@@ -33,10 +36,13 @@ def counter(model: Path) -> Callable[[list[Messages]], list[int]]:
     tokenizer.no_truncation()
     tokenizer.no_padding()
 
-    def count(conversations: list[Messages]) -> list[int]:
-        if not conversations:
-            return []
-        texts, _ = render_jinja_template(conversations, chat_template=template, add_generation_prompt=False, **special)
+    def count(rows: list[Seen]) -> list[int]:
+        conversations = [row for row in rows if not isinstance(row, str)]
+        rendered = (
+            render_jinja_template(conversations, chat_template=template, add_generation_prompt=False, **special)[0] if conversations else []
+        )
+        chats = iter(rendered)
+        texts = [row if isinstance(row, str) else next(chats) for row in rows]
         return [len(encoding.ids) for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     return count

@@ -1,5 +1,6 @@
 """Questions are read whole or named bad by file and line; parts of a split never share a question; draws repeat."""
 
+import hashlib
 import itertools
 import json
 from collections import Counter
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stages.common.errors import PawlError
-from stages.common.questions import Question, choose, normalize, read, split, stream, take
+from stages.common.questions import PARTS, Question, choose, normalize, read, split, stream, take
 from stages.common.schema import Source
 
 SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}
@@ -197,3 +198,13 @@ def test_an_unknown_task_or_setting_names_the_nearest(task: str, settings: dict[
         next(stream(Source(kind="procedural", task=task, settings=settings), 1, "benchmark.tasks.x"))
     assert message in str(error.value)
     assert error.value.where.startswith("benchmark.tasks.x.")
+
+
+@pytest.mark.parametrize("answers", [2, 40, 1000])
+def test_the_parts_are_seeded_halves_and_quarters_of_each_answer_in_an_order_that_stays(answers: int) -> None:
+    rows = [Question(f"Question {n % 300}", f"answer {n % answers}") for n in range(400)]
+    parts = split(rows, 5)
+    assert sorted(row.question for part in parts.values() for row in part) == sorted(row.question for row in rows)
+    assert not {row.question for row in parts["train"]} & {row.question for row in parts["val"] + parts["test"]}
+    drawn = " ".join(row.question.split()[1] for part in PARTS for row in parts[part])
+    assert hashlib.sha256(drawn.encode()).hexdigest()[:12] == {2: "0fafe1413069", 40: "1faac93a354f", 1000: "cad302e43aeb"}[answers]

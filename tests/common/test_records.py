@@ -93,6 +93,33 @@ def test_a_huge_row_is_bad_and_costs_no_other(tmp_path: Path, monkeypatch: pytes
     assert len(bad[0].raw) <= 2000
 
 
+@pytest.mark.parametrize(("good", "bad"), [("true", "false"), ("True", "FALSE"), ("1", "0"), (" true ", "0")])
+@pytest.mark.parametrize("column", ["label", "kto_tag"])
+def test_a_label_in_a_table_is_text_and_counts(column: str, good: str, bad: str, tmp_path: Path) -> None:
+    rows = read(written(tmp_path / "a.csv", f"question,answer,{column}\nq,a,{good}\nq,b,{bad}\n"))
+    assert rows == ([Question("q", "a", label=True), Question("q", "b", label=False)], [])
+
+
+BOMBS = ["[" * 50_000 + "]" * 50_000, '{"a":' * 50_000 + "1" + "}" * 50_000, '[{"a": "}]\\""},' * 20_000 + "1" + "]" * 20_000]
+
+
+@pytest.mark.parametrize("chunk", [1000, 2**20])
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_an_element_that_is_nested_too_deeply_costs_no_other(
+    bomb: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "_CHUNK", chunk)
+    found = read(written(tmp_path / "a.json", f"[{json.dumps(ROWS[0])}, {bomb}, {json.dumps(ROWS[1])}]"))
+    assert found[0] == WANTED[:2]
+    assert [(one.where, one.reason) for one in found[1]] == [("a.json[1]", "nested too deeply")]
+
+
+@pytest.mark.parametrize("bomb", ["[" * 50_000, "[" * 50_000 + '"]]]', '{"a":' * 50_000])
+def test_a_nest_without_an_end_is_a_broken_array(bomb: str, tmp_path: Path) -> None:
+    with pytest.raises(PawlError, match="the JSON array is broken after its element 0"):
+        read(written(tmp_path / "a.json", f"[{json.dumps(ROWS[0])}, {bomb}"))
+
+
 @pytest.mark.parametrize("content", ["", "\n\n", "\ufeff", "[]", " \r\n"])
 def test_an_empty_file_has_no_rows(content: str, tmp_path: Path) -> None:
     for name in ("a.json", "a.jsonl", "a.csv") if content != "[]" else ("a.json",):
@@ -159,6 +186,8 @@ USER, GOOD, WORSE = ("user", "u"), ("assistant", "good"), ("assistant", "worse")
         ({"prompt": "p", "completion": "c", "label": True}, Question("p", "c", label=True)),
         ({"instruction": "i", "output": "o", "kto_tag": True}, Question("i", "o", label=True)),
         ({"question": "q", "answer": "a", "label": "spam"}, Question("q", "a")),
+        ({"question": "q", "answer": "a", "label": 1}, Question("q", "a")),
+        ({"question": "q", "answer": "a", "label": ""}, Question("q", "a")),
     ],
 )  # fmt: skip
 def test_every_shape_is_told_by_its_keys(row: dict[str, Any], wanted: Question) -> None:

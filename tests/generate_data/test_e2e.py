@@ -94,6 +94,7 @@ def test_the_search_on_its_own_says_what_it_found_and_nothing_of_the_items(tmp_p
         {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": f"An exam: {item['question']}"}]},
         {"instruction": "Answer.", "input": item["question"], "output": "y"},
         {"instruction": item["question"], "input": "", "output": "y"},
+        {"text": f"It was dark. {item['question']} Nobody knew."},
     ]
 
     def search(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -105,18 +106,20 @@ def test_the_search_on_its_own_says_what_it_found_and_nothing_of_the_items(tmp_p
     done = search("--train", f"{tmp_path}/rows.jsonl", "--items", items)
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
-    assert found["rows"] == 4
+    assert found["rows"] == 5
     assert [(one["row"], one["benchmark"], one["split"], one["match"]) for one in found["contaminated"]] == [
         (1, "rivers", "test", "ngram"), (2, "rivers", "test", "ngram"), (3, "rivers", "test", "exact"),
+        (4, "rivers", "test", "ngram"),
     ]  # fmt: skip
     assert "lighthouse" not in done.stdout + done.stderr
     write_jsonl(tmp_path / "clean.jsonl", rows[:1])
     clean = search("--train", f"{tmp_path}/clean.jsonl", "--items", items)
     assert clean.returncode == 0 and json.loads(clean.stdout) == {"rows": 1, "contaminated": []}
     (tmp_path / "broken.jsonl").write_text('{"question": "a", "answer": "b"}\n{"que')
+    (tmp_path / "empty.jsonl").write_text("\n\n")
     (tmp_path / "other.jsonl").write_text('{"text of another kind": 1}\n')
     for train, given in (
-        ("broken.jsonl", items), ("other.jsonl", items), ("missing.jsonl", items), ("rows.jsonl", "no split"),
+        ("broken.jsonl", items), ("other.jsonl", items), ("missing.jsonl", items), ("empty.jsonl", items), ("rows.jsonl", "no split"),
         ("rows.jsonl", f"a:b={tmp_path}/no"),
     ):  # fmt: skip
         bad = search("--train", f"{tmp_path}/{train}", "--items", given)
@@ -124,8 +127,9 @@ def test_the_search_on_its_own_says_what_it_found_and_nothing_of_the_items(tmp_p
         assert "Traceback" not in bad.stderr
 
 
-def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
-    program = STAGE.replace('recipe="answer"', "").replace("max_rows=0", "max_rows=0, near_duplicates=0.9, filters=FILTERS")
+@pytest.mark.parametrize("part", ["all", "train"])
+def test_memory_does_not_grow_with_the_rows(part: str, tmp_path: Path) -> None:
+    program = STAGE.replace('recipe="answer"', f'part="{part}"').replace("max_rows=0", "max_rows=0, near_duplicates=0.9, filters=FILTERS")
     program = program.replace(
         "import sys\n", 'import resource, sys\nFILTERS = ["duplicates", "near_duplicates", "decontamination", "too_long"]\n'
     )
@@ -134,7 +138,8 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path) -> None:
     for count in (20_000, 100_000):
         root = prepared(tmp_path / str(count))
         write_jsonl(
-            root / "rows.jsonl", ({"question": f"row {n} {n * 7919 % 9973} {n * 104729 % 99991} ?", "answer": f"{n}"} for n in range(count))
+            root / "rows.jsonl",
+            ({"question": f"row {n} {n * 7919 % 9973} {n * 104729 % 99991} ?", "answer": f"{n} " * 40} for n in range(count)),
         )
         done = subprocess.run(
             [sys.executable, "-c", program, str(root), ""], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True

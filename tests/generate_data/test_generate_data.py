@@ -26,14 +26,16 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def words_in(conversations: list[list[dict[str, str]]]) -> list[int]:
-    return [sum(len(message["content"].split()) for message in messages) for messages in conversations]
+def words_in(seen: list[Any]) -> list[int]:
+    return [len(one.split()) if isinstance(one, str) else sum(len(message["content"].split()) for message in one) for one in seen]
 
 
-def make(root: Path, cutoff_len: int = 50, *, limits: dict[str, Any] | None = None, **sources: Source) -> dict[str, Any]:
+def make(
+    root: Path, cutoff_len: int = 50, *, limits: dict[str, Any] | None = None, plain: bool = False, **sources: Source
+) -> dict[str, Any]:
     given = {"max_rows": 0, "ngram": 13, "max_contamination": 0.5, "max_bad_fraction": 0.2} | (limits or {})
     data = Data(name="d", seed=3, sources=sources, **given)
-    return stage.make(data, cutoff_len, words_in, root, root)
+    return stage.make(data, cutoff_len, words_in, root, root, plain=plain)
 
 
 def local(root: Path, lines: list[Any], name: str = "rows", **more: Any) -> Source:

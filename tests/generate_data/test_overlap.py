@@ -130,7 +130,7 @@ SHOP = (
 
 def test_a_question_with_other_numbers_is_found_by_resemblance_alone() -> None:
     index = Index([Item("shop", "test", SHOP, "9")], 40)  # no n-gram of forty words: only the fuzzy search is left
-    assert index.find([paraphrase(SHOP)], "x") == [Hit("shop", "test", "fuzzy")]
+    assert index.find([paraphrase(SHOP, 0.6)], "x") == [Hit("shop", "test", "fuzzy")]
     assert index.find([SHOP.replace("Maria", "Elena").replace("14", "20")], "x") == [Hit("shop", "test", "fuzzy")]
     assert not index.find(["Tom has a corner shop and sells pencils to his brother. How many pencils are left on the way home?"], "x")
 
@@ -245,3 +245,10 @@ def test_text_in_parts_is_searched(tmp_path: Path, capsys: pytest.CaptureFixture
         "rows": 1,
         "contaminated": [{"row": 0, "benchmark": "b", "split": "val", "match": "exact"}],
     }
+
+
+@pytest.mark.parametrize("fuzzy", [0.3, 0.6, 0.88, 0.89, 0.9, 0.95, 1.0])
+def test_the_control_asks_for_no_more_resemblance_than_is_declared(fuzzy: float) -> None:
+    short = "There were 12 apples and 7 pears in the basket"  # eight runs of three words, the fewest that are searched for
+    _, results = decontaminate.search([Item("shop", "val", SHOP, "9"), Item("fruit", "val", short, "19")], 13, fuzzy)
+    assert results["shop"]["paraphrase"] and results["fruit"]["paraphrase"] and results["(control)"]["paraphrase"]

@@ -13,7 +13,7 @@ from stages.common.files import read_json, read_jsonl
 from stages.common.schema import LLM, Data, Source, validate
 from stages.common.schema.data import Teacher as TeacherParams
 from stages.generate_data import __main__ as stage
-from stages.generate_data import sources
+from stages.generate_data import hub, sources
 from stages.generate_data.recipes import divided, number_of
 from tests.fake_server import FakeServer
 from tests.generate_data.test_generate_data import HELD_OUT, SUMS, local, trained, words_in
@@ -271,7 +271,7 @@ def test_a_number_is_read_whatever_its_form(text: str, number: float | None) -> 
     ("source", "words"),
     [
         ({"kind": "file", "path": "data/local/x.jsonl", "recipe": "answer"}, "needs a teacher"),
-        ({"kind": "documents", "path": "data/local/x"}, "belong|recipe is ''"),
+        ({"kind": "documents", "path": "data/local/x", "recipe": "answer"}, "recipe is 'answer'"),
         ({"kind": "file", "path": "data/local/x", "recipe": "similar"}, "no end"),
         ({"kind": "file", "path": "data/local/x", "verify": "majority"}, "too few for a majority"),
         ({"kind": "hub", "repo": "a/b", "revision": "main"}, "no commit"),
@@ -321,3 +321,33 @@ def test_a_limit_in_money_without_a_price_is_refused() -> None:
         validate(data, "data")
     teacher.strong.price_out = 1.0
     validate(data, "data")
+
+
+SHARDED = ["data/train_sft-00000-of-00002.parquet", "data/train_sft-00001-of-00002.parquet", "data/train_gen-00000-of-00001.parquet",
+           "data/test_sft-00000-of-00001-0123456789abcdef.parquet"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "subset", "split", "chosen"),
+    [
+        (SHARDED, "", "train_sft", SHARDED[:2]),
+        (SHARDED, "", "test_sft", SHARDED[3:]),
+        (["train.jsonl", "train_long.jsonl", "constrained.jsonl", "test.jsonl"], "", "train", ["train.jsonl"]),
+        (["constrained.jsonl", "untrained.csv", "retrain.json"], "", "train", []),
+        (["sums_train.jsonl", "sums-test.jsonl", "train.v2/test.jsonl"], "", "train", ["sums_train.jsonl"]),
+        (["main/train-0.parquet", "domain/train-0.parquet", "train.csv"], "main", "train", ["main/train-0.parquet"]),
+        (["2023-01.csv", "2023-02.csv", "2023-01-00000-of-00001.csv"], "", "2023-01", ["2023-01.csv", "2023-01-00000-of-00001.csv"]),
+        (["a/latest.csv", "a/test.csv"], "", "test", ["a/test.csv"]),
+        (["a.b/test.csv", "axb/test.csv"], "a.b", "test", ["a.b/test.csv"]),
+    ],
+)
+def test_a_split_is_a_word_of_a_file_s_name_and_no_part_of_one(names: list[str], subset: str, split: str, chosen: list[str]) -> None:
+    assert hub.of_split(names, subset, split) == chosen
+
+
+def test_questions_that_the_teacher_refuses_count_in_a_procedural_source_too(root: Path) -> None:
+    with (
+        FakeServer(total, lambda number, body: "400" if number % 2 else "") as server,
+        pytest.raises(PawlError, match="rows cannot be used"),
+    ):
+        make(root, server, mine=from_procedural())

@@ -28,7 +28,7 @@ class Source:
 
     Attributes:
         kind: procedural (a reasoning_gym task), file (JSON Lines, JSON, CSV or Parquet in data/local/; jsonl is the same), wheel (such a
-            file inside a package), hub (a data set of the Hugging Face hub), documents (a folder of texts in data/local/, for a teacher).
+            file inside a package), hub (a data set of the Hugging Face hub), documents (a folder of texts in data/local/).
         task, settings: the reasoning_gym task and its arguments.
         path: the file or folder, the file inside the wheel, or a pattern of files of the hub's data set ("": those that name its split).
         format, columns: how a row states question and answer where its keys do not say it (stages/common/shapes.py); our key to its own.
@@ -85,7 +85,7 @@ def check_source(source: Source, key: str) -> None:
         raise PawlError(f"{key}.revision is {source.revision!r}, no commit", where=f"{key}.revision", fix=fix)
     if "{question}" not in source.prompt:
         raise PawlError(f"{key}.prompt has no place for the question", where=f"{key}.prompt", fix="write {question} where it belongs")
-    if (source.kind == "documents") != (source.recipe == "documents"):
+    if source.recipe and (source.kind == "documents") != (source.recipe == "documents"):
         fix = "a folder of documents gives questions only through the recipe 'documents', and that recipe reads nothing else"
         raise PawlError(f"{key}.recipe is {source.recipe!r}, but {key}.kind is {source.kind!r}", where=f"{key}.recipe", fix=fix)
     if source.recipe in ("similar", "documents") and not source.count:
