@@ -36,7 +36,7 @@ check: .venv/ready  ## lint, types and quick tests
 	@ruff check .
 	@ruff format --check .
 	@mypy
-	@pytest -n 2 --dist loadfile
+	@pytest -n 4 --dist loadfile   # of two cores a third would idle, since tests of servers and time limits wait
 
 ui: .venv/ready  ## open MLflow on http://127.0.0.1:5000 (PORT=5001 make ui: another port)
 	@test -n "$${MLFLOW_TRACKING_URI:-}" && echo "runs are logged to MLFLOW_TRACKING_URI: open that server, or unset it for the local store" || \

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent import history, lessons, situation
 from agent.history import Record
 
@@ -42,6 +44,7 @@ def test_several_changes_together_are_put_down_to_none_of_them() -> None:
     assert "which of them did it was not tried" in lessons.distil([both])[0]
 
 
+@pytest.mark.e2e
 def test_ten_thousand_experiments_are_read_and_weighed_in_time(tmp_path: Path, monkeypatch: Any) -> None:
     from dataclasses import asdict
 

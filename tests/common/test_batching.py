@@ -36,6 +36,7 @@ def answers(tiny: tuple[Any, Any], *batches: list[Request]) -> list[tuple[list[i
 PROMPTS = [[5 + n for n in range(20)] + [40 + n] * (1 + n * 3) for n in range(5)]
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.9, "top_p": 0.9, "top_k": 40, "seed": 3}])
 def test_an_answer_is_the_same_alone_and_among_others(tiny: tuple[Any, Any], changes: dict[str, Any]) -> None:
     together = answers(tiny, [ask(prompt, **changes) for prompt in PROMPTS])

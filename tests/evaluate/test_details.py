@@ -111,6 +111,7 @@ def test_what_scoring_needs_and_is_not_here_is_refused_before_anything_is_asked(
     benchmark.check([task([("one", IFEVAL, True)])[0]], Benchmark())  # no other instruction needs them
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(("uses", "known"), [(r"nltk|count_sentences", "_SPLITTING"), (r"langdetect\.", "_DETECTING")])
 def test_the_instructions_that_are_refused_are_those_whose_checkers_use_what_is_missing(uses: str, known: str) -> None:
     """Else an evaluation would ask the model every item, and fail at the scores."""
@@ -118,6 +119,7 @@ def test_the_instructions_that_are_refused_are_those_whose_checkers_use_what_is_
     assert {name for name, kind in registry.items() if re.search(uses, inspect.getsource(kind))} == set(getattr(benchmark, known))
 
 
+@pytest.mark.e2e
 def test_an_evaluation_of_strings_ends_without_having_loaded_torch() -> None:
     """The look at what was edited meanwhile asked every module for its file, which loaded the lazy ones: 6 s at the end of each run."""
     code = (
@@ -129,6 +131,7 @@ def test_an_evaluation_of_strings_ends_without_having_loaded_torch() -> None:
     assert done.returncode == 0 and not done.stdout.split(), done.stderr
 
 
+@pytest.mark.e2e
 def test_evaluators_load_without_what_they_do_not_need() -> None:
     """13 s of imports for a comparison of strings were the reason for lazy.py: neither torch nor OpenCompass's other datasets load."""
     code = (

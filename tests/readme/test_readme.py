@@ -107,7 +107,7 @@ def dvc(words):
     args = parse_args(words)
     overrides = getattr(args, "set_param", None) or []
     sweeps = get_hydra_sweeps({"params.yaml": overrides}) if any("choice(" in each for each in overrides) else [{"params.yaml": overrides}]
-    for sweep in [sweeps[0], *sweeps[1:][-1:]]:  # of a grid its two corners
+    for sweep in [sweeps[0], *sweeps[1:][-1:]] if overrides else []:  # of a grid its two corners
         config.compose(sweep["params.yaml"])
     for target in getattr(args, "targets", None) or []:
         assert target in (ROOT / "dvc.yaml").read_text(encoding="utf-8")
