@@ -37,11 +37,13 @@ def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
 
 def of_split(names: list[str], subset: str, split: str) -> list[str]:
     """The files that hold a split: those named after it and nothing else, shards aside, or else those with it among the words of their
-    name. So "train" is not "constrained", and not "train_sft" where there is a "train" too."""
-    among = [name for name in names if _says(name, subset)]
-    stem = {name: name.rpartition("/")[2].partition(".")[0] for name in among}
+    name. So "train" is not "constrained", and not "train_sft" where there is a "train" too. Of a subset they are those in a folder of
+    that name, or else those with it among the words of their path: "algebra" is not "intermediate_algebra"."""
+    among = [name for name in names if subset in name.split("/")[:-1]] or [name for name in names if _says(name, subset)]
+    file = {name: name.rpartition("/")[2] for name in among}
+    stem = {name: file[name].partition(".")[0] for name in among}
     return [name for name in among if split in (stem[name], _SHARD.sub("", stem[name]))] or [
-        name for name in among if _says(stem[name], split)
+        name for name in among if _says(file[name].rpartition(".")[0], split)
     ]
 
 

@@ -339,6 +339,10 @@ SHARDED = ["data/train_sft-00000-of-00002.parquet", "data/train_sft-00001-of-000
         (["2023-01.csv", "2023-02.csv", "2023-01-00000-of-00001.csv"], "", "2023-01", ["2023-01.csv", "2023-01-00000-of-00001.csv"]),
         (["a/latest.csv", "a/test.csv"], "", "test", ["a/test.csv"]),
         (["a.b/test.csv", "axb/test.csv"], "a.b", "test", ["a.b/test.csv"]),
+        (["algebra/train-0.parquet", "intermediate_algebra/train-0.parquet"], "algebra", "train", ["algebra/train-0.parquet"]),
+        (["algebra/train-0.parquet", "intermediate_algebra/test-0.parquet"], "algebra", "test", []),
+        (["algebra_train.csv", "other/train.csv"], "algebra", "train", ["algebra_train.csv"]),
+        (["en.train.jsonl", "en.test.jsonl", "train.md.d/en.jsonl"], "", "train", ["en.train.jsonl"]),
     ],
 )
 def test_a_split_is_a_word_of_a_file_s_name_and_no_part_of_one(names: list[str], subset: str, split: str, chosen: list[str]) -> None:
