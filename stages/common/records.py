@@ -15,7 +15,7 @@ from stages.common.shapes import Question, question_of
 
 LARGEST_ROW = 16 * 2**20  # bytes; a larger one is bad, and is never held in memory whole
 _CHUNK = 2**20
-_PARTS = re.compile(r'(?P<open>[\[{])|(?P<close>[\]}])|"(?:[^"\\]|\\.)*(?:"|\\?\Z)', re.DOTALL)
+_PARTS = re.compile(r'(?P<open>[\[{])|(?P<close>[\]}])|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 

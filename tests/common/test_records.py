@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,16 @@ def test_an_element_that_is_nested_too_deeply_costs_no_other(
     found = read(written(tmp_path / "a.json", f"[{json.dumps(ROWS[0])}, {bomb}, {json.dumps(ROWS[1])}]"))
     assert found[0] == WANTED[:2]
     assert [(one.where, one.reason) for one in found[1]] == [("a.json[1]", "nested too deeply")]
+
+
+def test_the_end_of_a_nest_is_found_without_memory_for_its_strings() -> None:
+    text = '["' + '\\"]x' * 100_000 + '"]'
+    tracemalloc.start()
+    try:
+        assert records._end(text, 0) == len(text)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("bomb", ["[" * 50_000, "[" * 50_000 + '"]]]', '{"a":' * 50_000])
