@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import sys
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
@@ -83,6 +84,8 @@ def _score(evaluator: Any, task: Task, predictions: list[Any], references: list[
         raise PawlError(
             f"{kind} wants {', '.join(unknown)}, which this stage does not have", where="benchmark.evaluator", fix="choose another"
         )
+    if guesses := sys.modules.get("langdetect"):  # of IFEval: it draws at random, and a verdict must not depend on the run
+        guesses.DetectorFactory.seed = 0
     try:
         return evaluator.score(**{name: given[name] for name in wanted if name in given})
     except Exception as error:  # whatever a foreign evaluator raises is a failed evaluation, and the reader needs to know whose

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import random
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +111,19 @@ def test_what_scoring_needs_and_is_not_here_is_refused_before_anything_is_asked(
         benchmark.check([asked], Benchmark())
     assert raised.value.fix == "python -m pip install langdetect && python -m nltk.downloader punkt_tab"
     benchmark.check([task([("one", IFEVAL, True)])[0]], Benchmark())  # no other instruction needs them
+
+
+def test_a_language_is_guessed_alike_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """langdetect draws at random: "DAS IST GUT BUT NOT SO GOOD" was English in half of the runs."""
+    factory = type("DetectorFactory", (), {"seed": None})
+    monkeypatch.setitem(sys.modules, "langdetect", SimpleNamespace(DetectorFactory=factory))
+
+    class Guessing:
+        def score(self, predictions: list[str], references: list[str]) -> dict[str, float]:
+            return {"accuracy": 100.0 if factory.seed == 0 else random.uniform(1, 99)}
+
+    asked, replies = task([("ICH BIN", "en", True), ("I AM", "en", True)])
+    assert [row.correct for row in score.rows(asked, replies, Scorer(Guessing(), str))] == [True, True]
 
 
 @pytest.mark.e2e
