@@ -117,7 +117,7 @@ def check(overrides: list[str]) -> dict[str, Any]:
         launcher = placed(params.train, params.launcher)
         found = preflight.check(
             params.train, launcher, config=configuration(params.train, launcher, model), engine=params.engine.kind,
-            data=str(DATA), rebuilt=rebuilt(params.data, params.train.cutoff_len),
+            data=str(DATA), rebuilt=rebuilt(params.data, params.train),
         )  # fmt: skip
         if params.model.name != base["name"]:
             found["warnings"].insert(
@@ -126,11 +126,12 @@ def check(overrides: list[str]) -> dict[str, Any]:
         return found
 
 
-def rebuilt(data: Any, cutoff_len: int) -> bool:
-    """Whether data/train was made from other parameters than these, so that the next repro makes it anew."""
+def rebuilt(data: Any, train: Train) -> bool:
+    """Whether the next repro makes data/train anew, from other parameters than it was made from. Of the stages, pt alone has other rows."""
     lock = OmegaConf.load(ROOT / "dvc.lock") if (ROOT / "dvc.lock").exists() else {}
     made = OmegaConf.select(OmegaConf.create(lock), "stages.generate_data.params", default={}).get("params.yaml", {})
-    return made.get("data") != OmegaConf.structured(data) or made.get("train.cutoff_len") != cutoff_len
+    other_rows = (made.get("train.stage") == "pt") != (train.stage == "pt")
+    return other_rows or made.get("data") != OmegaConf.structured(data) or made.get("train.cutoff_len") != train.cutoff_len
 
 
 if __name__ == "__main__":

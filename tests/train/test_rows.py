@@ -8,14 +8,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from stages.common.errors import PawlError
+from stages.common.schema import Data
+from stages.train import __main__ as stage
 from stages.train.known import refuse
 from stages.train.preflight import steps
 from stages.train.rendering import check_template
 from stages.train.rows import check_stage, has_eval, read_rows, write_longest
 from tests.train.rows import write_data
 from tests.train.test_arguments import train
+
+DATA = Data(name="d", seed=3, sources={}, max_rows=0, ngram=13, max_contamination=0.5, max_bad_fraction=0.0)
 
 
 @pytest.mark.parametrize("rows", [None, "", "\n\n"])
@@ -177,3 +182,17 @@ def test_a_refusal_ends_with_exit_code_3() -> None:
 )
 def test_a_micro_run_is_left_out_where_the_training_is_no_longer(changes: dict[str, Any], rows: int, processes: int, expected: int) -> None:
     assert steps(train(**changes), rows, processes) == expected
+
+
+@pytest.mark.parametrize(("made", "asked", "anew"), [("sft", "pt", True), ("pt", "sft", True), ("sft", "dpo", False), ("pt", "pt", False)])
+def test_rows_are_known_to_be_made_anew_where_plain_text_takes_turns_with_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, asked: str, anew: bool
+) -> None:
+    """Else --check would refuse what the next repro would mend."""
+    monkeypatch.setattr(stage, "ROOT", tmp_path)
+    data = OmegaConf.to_container(OmegaConf.structured(DATA))
+    params = {"data": data, "train.cutoff_len": train().cutoff_len, "train.stage": made}
+    lock = {"stages": {"generate_data": {"params": {"params.yaml": params}}}}
+    (tmp_path / "dvc.lock").write_text(json.dumps(lock))
+    assert stage.rebuilt(DATA, train(stage=asked)) is anew
+    assert stage.rebuilt(DATA, train(stage=asked, cutoff_len=train().cutoff_len + 1))
