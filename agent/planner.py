@@ -248,7 +248,8 @@ def audit(plan: Plan, seed: int) -> str:
     if not asked or not rows:
         return ""
     picked = random.Random(seed).sample(rows, min(AUDITED, len(rows)))
-    lines = [f"- {markdown(' / '.join(str(part.get('content', '')) for part in row.get('messages', [])), 600)}" for row in picked]
+    said = [row.get("text") or " / ".join(str(part.get("content", "")) for part in row.get("messages", [])) for row in picked]
+    lines = [f"- {markdown(text, 600)}" for text in said]
     path = FOLDER / "audit.md"
     write_text(path, f"# {len(picked)} of {len(rows)} training rows, to be read\n\n" + "\n".join(lines) + "\n")
     return str(path.relative_to(ROOT))
