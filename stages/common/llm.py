@@ -267,7 +267,7 @@ def _reply(raw: bytes) -> Reply:
     if text is None and isinstance(message, dict) and reason == "length":
         text = ""  # cut off while it was still thinking, which a reasoning parser keeps apart: it would be so again
     if not isinstance(text, str):
-        raise _Passing(f"the server's answer has no text (finish_reason {reason!r:.60}): {str(raw, 'utf-8', 'replace')}")
+        raise _Passing(f"the server's answer has no text (finish_reason {reason!r}): {str(raw, 'utf-8', 'replace')}")
     if not isinstance(reason, str):
         raise _Passing("the server's answer does not say why it ended (finish_reason)")
     usage = answer.get("usage")

@@ -18,7 +18,7 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-_LABELS = {"true": True, "false": False, "1": True, "0": False}
+_WORDS, _DIGITS = {"true": True, "false": False}, {"1": True, "0": False}
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant", "system": "system"}
 
 
@@ -68,9 +68,10 @@ def question_of(value: Any, form: str = "", *, unanswered: bool = False) -> Ques
         return Question(_text(value["question"], "question"), "", context=_history(value), **extra)
     question = _answered(value, "" if form == "kto" else form)
     given = value[min(labelled)] if labelled else None
-    label = _LABELS.get(given.strip().lower()) if isinstance(given, str) else given  # a CSV has no other way to write it
-    if form == "kto" or (not form and isinstance(label, bool)):
-        if not isinstance(label, bool):
+    known = _WORDS | _DIGITS if form == "kto" or "kto_tag" in labelled else _WORDS  # the numbers of a column "label" may be classes
+    label = known.get(str(given).strip().lower())  # a CSV has text alone
+    if form == "kto" or (not form and label is not None):
+        if label is None:
             raise ValueError(f"label is {'missing' if given is None else 'neither true nor false'}")
         question = replace(question, label=label)
     return replace(question, **extra)

@@ -94,11 +94,23 @@ def test_a_huge_row_is_bad_and_costs_no_other(tmp_path: Path, monkeypatch: pytes
     assert len(bad[0].raw) <= 2000
 
 
-@pytest.mark.parametrize(("good", "bad"), [("true", "false"), ("True", "FALSE"), ("1", "0"), (" true ", "0")])
-@pytest.mark.parametrize("column", ["label", "kto_tag"])
-def test_a_label_in_a_table_is_text_and_counts(column: str, good: str, bad: str, tmp_path: Path) -> None:
-    rows = read(written(tmp_path / "a.csv", f"question,answer,{column}\nq,a,{good}\nq,b,{bad}\n"))
+@pytest.mark.parametrize(
+    ("column", "good", "bad", "form"),
+    [
+        ("label", "true", "false", ""), ("label", "True", " FALSE ", ""), ("kto_tag", "true", "false", ""), ("kto_tag", "1", "0", ""),
+        ("label", "1", "0", "kto"),
+    ],
+)  # fmt: skip
+def test_a_label_in_a_table_is_text_and_counts(column: str, good: str, bad: str, form: str, tmp_path: Path) -> None:
+    rows = read(written(tmp_path / "a.csv", f"question,answer,{column}\nq,a,{good}\nq,b,{bad}\n"), form=form)
     assert rows == ([Question("q", "a", label=True), Question("q", "b", label=False)], [])
+
+
+def test_numbers_of_a_column_label_may_be_classes_and_count_only_where_the_format_is_named(tmp_path: Path) -> None:
+    classes = written(tmp_path / "a.csv", "question,answer,label\nq,a,1\nq,b,0\n")
+    assert read(classes) == ([Question("q", "a"), Question("q", "b")], [])
+    numbers = written(tmp_path / "a.jsonl", '{"question": "q", "answer": "a", "label": 1}\n')
+    assert read(numbers, form="kto") == ([Question("q", "a", label=True)], [])
 
 
 BOMBS = ["[" * 50_000 + "]" * 50_000, '{"a":' * 50_000 + "1" + "}" * 50_000, '[{"a": "}]\\""},' * 20_000 + "1" + "]" * 20_000]

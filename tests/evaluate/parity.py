@@ -89,7 +89,12 @@ def report(out: Path, found: dict[tuple[str, str], list[str]], questions: list[s
     for row in table:
         print(f"{row['one']} and {row['other']}: {row['equal']:.1%} of {row['items']} answers are equal", flush=True)
     write_json(
-        out, {"command": f"python -m tests.evaluate.parity --items {len(questions) // len(TASKS)}", "dtype": vllm.dtype, "pairs": table}
+        out,
+        {
+            "command": f"python -m tests.evaluate.parity --items {len(questions) // len(TASKS)} --engine {vllm.kind}",
+            "dtype": vllm.dtype,
+            "pairs": table,
+        },
     )
     return table
 
