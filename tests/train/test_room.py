@@ -25,12 +25,14 @@ def inside(machine: Path, line: str) -> None:
     (machine / "proc/self/cgroup").write_text(line + "\n")
 
 
-def group(folder: Path, limit: str, used: float, cached: float, v1: bool = False) -> None:
+def group(folder: Path, limit: str, used: float, cached: float, v1: bool = False, again: float = 0) -> None:
     names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if v1 else ("memory.max", "memory.current")
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in zip(names, (limit, str(int(used * GIB))), strict=True):
         (folder / name).write_text(text + "\n")
-    (folder / "memory.stat").write_text(f"anon 1\n{'total_' if v1 else ''}inactive_file {int(cached * GIB)}\n")
+    total = "total_" if v1 else ""
+    stat = f"anon 1\n{total}inactive_file {int(cached * GIB)}\n{total}active_file {int(again * GIB)}\n"
+    (folder / "memory.stat").write_text(stat)
 
 
 def test_without_limits_the_machine_decides(machine: Path) -> None:
@@ -44,6 +46,14 @@ def test_the_limit_of_a_group_counts_less_what_is_used_but_for_cached_files(mach
     inside(machine, "0::/user.slice/job")
     group(machine / "sys/fs/cgroup/user.slice/job", str(16 * GIB), used=10, cached=4)
     assert room.machine_gib(machine) == 10
+
+
+@pytest.mark.parametrize("v1", [False, True])
+def test_files_that_were_read_more_than_once_are_given_back_too(machine: Path, v1: bool) -> None:
+    """A base that was hashed, served and read again lies among the active files: it is no memory that a training lacks."""
+    inside(machine, "4:memory:/job" if v1 else "0::/job")
+    group(machine / f"sys/fs/cgroup{'/memory' if v1 else ''}/job", str(16 * GIB), used=14, cached=2, again=8, v1=v1)
+    assert room.machine_gib(machine) == 12
 
 
 def test_the_limit_of_a_group_further_up_counts_too(machine: Path) -> None:
