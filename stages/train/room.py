@@ -54,8 +54,11 @@ def gpu_gib(count: int, wanted_gib: float, patience_s: float = _PATIENCE_S) -> f
 
     until = time.monotonic() + patience_s
     while True:
-        found = (torch.cuda.mem_get_info(number) for number in range(count))
-        least = min(min(total / GIB, free / GIB + PROCESS_GPU) for free, total in found)
+        try:
+            found = [torch.cuda.mem_get_info(number) for number in range(count)]
+            least = min(min(total / GIB, free / GIB + PROCESS_GPU) for free, total in found)
+        except RuntimeError:  # not even room for a context
+            least = 0.0
         if least >= wanted_gib or time.monotonic() > until:
             return least
         time.sleep(0.5)

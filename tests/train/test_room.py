@@ -101,6 +101,23 @@ def test_what_others_hold_of_a_gpu_is_not_there_and_our_own_context_is(monkeypat
     assert room.gpu_gib(2, wanted_gib=5) == pytest.approx(30 + memory.PROCESS_GPU)
 
 
+def test_a_gpu_without_room_for_a_context_has_nothing_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    looks = [torch.OutOfMemoryError("CUDA error: out of memory"), None]
+
+    def info(number: int) -> tuple[int, int]:
+        if error := looks.pop(0) if len(looks) > 1 else looks[0]:
+            raise error
+        return 70 * GIB, 80 * GIB
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", info)
+    monkeypatch.setattr(room.time, "sleep", lambda seconds: None)
+    assert room.gpu_gib(1, wanted_gib=5) > 70, "a server that filled it has gone meanwhile"
+    looks[:] = [RuntimeError("CUDA error: out of memory")]
+    assert room.gpu_gib(1, wanted_gib=5, patience_s=0) == 0, "refused in our words"
+
+
 def test_a_server_that_is_about_to_end_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     free_on(monkeypatch, (79.5, 8.0), (79.5, 8.0), (79.5, 79.5))
     assert room.gpu_gib(2, wanted_gib=40) == 80
