@@ -189,7 +189,8 @@ def failure(code: int, folder: Path, log: Path, timeout_s: float) -> PawlError:
         what = told["what"].partition(": ")[2]
     evidence = [f"{told['what']}\n{traceback}"] if told else [traceback, tail, named]
     causes = (cause for text in evidence for pattern, cause in _CAUSES if re.search(pattern, text))
-    fix = fix if code == 124 else next(causes, fix)
+    plain = code == 124 or (code == -9 and not told)  # the log of a process that was cut short is full of warnings, and says nothing of it
+    fix = fix if plain else next(causes, fix)
     shown = traceback or tail
     lines = [line[:200] for line in shown.splitlines() if line.strip()][-12:]
     return PawlError(what, where="\n         ".join([str(LOG), *lines]), fix=fix, details=details)

@@ -166,6 +166,11 @@ def test_a_warning_in_the_log_is_not_taken_for_the_cause_that_a_worker_left(tmp_
     assert "read the log" in launch.failure(1, tmp_path, log, timeout_s=1).fix
 
 
+def test_a_warning_in_the_log_is_not_taken_for_the_cause_of_a_kill(tmp_path: Path) -> None:
+    log = written(tmp_path, "Error caught was: No module named 'triton'\n" + "a line of progress\n" * 5000)
+    assert "not enough memory" in launch.failure(-9, tmp_path, log, timeout_s=1).fix
+
+
 def test_a_refusal_of_the_preflight_keeps_its_words_and_its_exit_code(tmp_path: Path) -> None:
     told = {"what": "no", "where": "train.x", "fix": "set train.x", "during": "preflight", "traceback": "t"}
     write_json(tmp_path / "failure-0.json", told)
