@@ -14,6 +14,7 @@ from agent.history import Record, number
 from agent.progress import FOLDER
 from stages.common.config import read_params
 from stages.common.doctor import gpus
+from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.schema.loop import Budget
 
@@ -124,9 +125,14 @@ def gpu_hours(train: Any) -> float:
 
 
 def gpus_at_work() -> int:
-    """The GPUs on which the present configuration trains."""
-    params = read_params("train", "launcher")
-    here = 0 if params.train.device == "cpu" else len(gpus())
+    """The GPUs on which the present configuration trains; those that the environment hides are none."""
+    try:
+        params = read_params("train", "launcher")
+    except PawlError:  # broken since: a crash is recorded all the same
+        return min(1, len(gpus()))
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shown = len(gpus()) if chosen is None else len([part for part in chosen.split(",") if part not in ("", "-1")])
+    here = 0 if params.train.device == "cpu" else min(len(gpus()), shown)
     if not here or params.launcher.kind == "local":
         return min(1, here)
     return (params.launcher.workers or here) * params.launcher.nodes

@@ -11,6 +11,7 @@ import pytest
 from agent import account, execution, progress, workspace
 from agent.account import Spent, why_stop
 from agent.history import Record
+from stages.common.errors import PawlError
 from stages.common.files import write_json
 from stages.common.schema import Launcher
 from stages.common.schema.loop import Budget
@@ -73,23 +74,39 @@ def test_what_the_judge_paid_to_explain_a_crash_is_in_the_account(here: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("launcher", "seen", "device", "hours"),
+    ("launcher", "seen", "device", "hours", "visible"),
     [
-        (Launcher(kind="local", workers=0, nodes=1), 8, "auto", 0.5),
-        (Launcher(kind="torchrun", workers=0, nodes=2), 2, "auto", 2.0),
-        (Launcher(kind="ray", workers=3, nodes=1), 8, "auto", 1.5),
-        (Launcher(kind="torchrun", workers=2, nodes=1), 0, "auto", 0.0),
-        (Launcher(kind="local", workers=0, nodes=1), 8, "cpu", 0.0),
+        (Launcher(kind="local", workers=0, nodes=1), 8, "auto", 0.5, None),
+        (Launcher(kind="torchrun", workers=0, nodes=2), 2, "auto", 2.0, None),
+        (Launcher(kind="torchrun", workers=0, nodes=1), 8, "auto", 1.0, "2,3"),
+        (Launcher(kind="local", workers=0, nodes=1), 8, "auto", 0.0, "-1"),
+        (Launcher(kind="local", workers=0, nodes=1), 8, "auto", 0.0, ""),
+        (Launcher(kind="ray", workers=3, nodes=1), 8, "auto", 1.5, None),
+        (Launcher(kind="torchrun", workers=2, nodes=1), 0, "auto", 0.0, None),
+        (Launcher(kind="local", workers=0, nodes=1), 8, "cpu", 0.0, None),
     ],
 )
 def test_a_training_without_a_report_costs_the_gpu_hours_that_were_seen(
-    here: Path, monkeypatch: pytest.MonkeyPatch, launcher: Launcher, seen: int, device: str, hours: float
+    here: Path, monkeypatch: pytest.MonkeyPatch, launcher: Launcher, seen: int, device: str, hours: float, visible: str | None
 ) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     params = SimpleNamespace(train=SimpleNamespace(device=device), launcher=launcher)
     monkeypatch.setattr(account, "read_params", lambda *_: params)
     monkeypatch.setattr(account, "gpus", lambda: ["A"] * seen)
     monkeypatch.setattr(workspace, "git", lambda *_, **__: "")
     assert account.of_experiment(record(1, "PLANNED"), training_s=1800.0)["gpu_hours"] == hours
+
+
+def test_a_params_yaml_that_somebody_broke_meanwhile_keeps_no_crash_from_its_record(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: str) -> Any:
+        raise PawlError("not YAML", where="params.yaml")
+
+    monkeypatch.setattr(account, "read_params", broken)
+    monkeypatch.setattr(account, "gpus", lambda: ["A", "A"])
+    monkeypatch.setattr(workspace, "git", lambda *_, **__: "")
+    assert account.of_experiment(record(1, "PLANNED"), training_s=1800.0)["gpu_hours"] == 0.5
 
 
 def test_the_time_of_a_training_is_seen_and_outlives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
