@@ -244,7 +244,7 @@ def available_gib(train: Train, launcher: Launcher, wanted_gib: float, *, gpu: b
     if launcher.kind == "ray" and launcher.address:
         return None
     if not gpu:
-        return room.machine_gib() / max(1, launcher.workers)
+        return (room.machine_gib() + room.own_gib()) / max(1, launcher.workers)
     used = 1 if launcher.kind == "local" else launcher.workers or gpus(train)  # what others hold of the GPUs behind them is no matter
     return room.gpu_gib(min(used, gpus(train)), wanted_gib)
 

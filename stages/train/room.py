@@ -21,6 +21,15 @@ def machine_gib(root: Path = Path("/")) -> float:
     return float(min([psutil.virtual_memory().available, *_left(root)])) / GIB
 
 
+def own_gib() -> float:
+    """What this process holds by itself, without the files that it maps: the preflight trains later, or ends before training begins, and
+    the estimate counts a process with its libraries."""
+    import psutil
+
+    held = psutil.Process().memory_info()
+    return float(held.rss - getattr(held, "shared", held.rss)) / GIB
+
+
 def _left(root: Path) -> Iterator[int]:
     """Bytes that each limited control group above this process has left. Cached files count as used there and are given back when asked,
     also those read more than once (active), as a base model is."""

@@ -72,7 +72,8 @@ def test_the_memory_of_a_cluster_is_not_taken_for_this_machines(monkeypatch: pyt
     """The machine that starts it may have a small GPU of its own, or a small part of the memory that many machines have."""
     monkeypatch.setattr(preflight, "gpus", lambda train: here)
     monkeypatch.setattr(memory, "shape", lambda *given: SIZE)
-    monkeypatch.setattr(preflight.room, "machine_gib", lambda: 0.1)
+    monkeypatch.setattr(preflight.room, "machine_gib", lambda: 0.05)
+    monkeypatch.setattr(preflight.room, "own_gib", lambda: 0.05)
     monkeypatch.setattr(preflight.room, "gpu_gib", lambda count, wanted: 0.1)
     section = train()
     for gpu, each in ((True, "on each GPU of the cluster"), (False, "for each process of the cluster")):

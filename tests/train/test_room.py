@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from stages.train import memory, room
+from stages.common.schema import Launcher
+from stages.train import memory, preflight, room
+from tests.train.test_arguments import train
 
 GIB = 2**30
 
@@ -82,6 +85,17 @@ def test_more_used_than_allowed_leaves_nothing(machine: Path) -> None:
     inside(machine, "0::/job")
     group(machine / "sys/fs/cgroup/job", str(2 * GIB), used=3, cached=0)
     assert room.machine_gib(machine) == 0
+
+
+def test_what_the_preflight_holds_itself_is_not_missing(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = room.own_gib()
+    held = b"x" * (GIB // 8)
+    assert before + 0.12 < room.own_gib() < before + 0.2 and held
+    monkeypatch.setattr(preflight.room, "machine_gib", lambda: 5.0)
+    monkeypatch.setattr(preflight.room, "own_gib", lambda: 1.0)
+    launcher = Launcher(kind="local", workers=1, nodes=1, address="")
+    assert preflight.available_gib(train(), launcher, 1, gpu=False) == 6
+    assert preflight.available_gib(train(), replace(launcher, kind="torchrun", workers=2), 1, gpu=False) == 3
 
 
 def free_on(monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float]) -> None:
