@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,14 +33,27 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
         return SimpleNamespace(close=lambda: None)
 
     monkeypatch.setattr(cluster.socket, "create_connection", connect)
-    fake = SimpleNamespace(init=lambda address, **settings: None, cluster_resources=lambda: has, shutdown=lambda: closed.append(True))
+
+    class RayError(Exception):
+        pass
+
+    def init(address: str, **settings: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))  # as Ray does
+        if has.get("broken"):
+            raise RayError("authentication failed")
+
+    fake = SimpleNamespace(
+        init=init, cluster_resources=lambda: has, shutdown=lambda: closed.append(True), exceptions=SimpleNamespace(RayError=RayError)
+    )
+    before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setattr(launch, "gpus", list)
     monkeypatch.setattr(stage, "has_eval", lambda data: False)
     cluster.cluster_gpus.cache_clear()
     yield has
     cluster.cluster_gpus.cache_clear()
-    assert closed, "the connection is closed again"
+    after = signal.signal(signal.SIGTERM, before)
+    assert closed and after is before, "the connection is closed again, and a terminated stage unwinds as ever"
 
 
 def use_cpu(launcher: Launcher, **changes: Any) -> bool:
@@ -64,6 +78,10 @@ def test_a_cluster_that_does_not_answer_is_named(head: dict[str, float]) -> None
     with pytest.raises(PawlError, match=r"no Ray cluster answers at 10\.0\.0\.9:1") as failed:
         use_cpu(Launcher(**{**RAY, "address": "10.0.0.9:1"}))
     assert failed.value.where == "launcher.address" and failed.value.fix
+    head["broken"] = 1.0
+    with pytest.raises(PawlError, match=r"no Ray cluster answers at 10\.0\.0\.1:6379: authentication failed"):
+        use_cpu(Launcher(**RAY))
+    del head["broken"]
     assert not use_cpu(Launcher(**RAY))
 
 
