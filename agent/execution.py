@@ -82,7 +82,7 @@ def run(
 
 
 def cost(record: Record, progress: Progress) -> dict[str, float]:
-    return account.of_experiment(record, progress.run.training if progress.run else 0.0)
+    return account.of_experiment(record, progress.run.training if progress.run else None)
 
 
 def keep(done: Record, progress: Progress) -> None:

@@ -109,6 +109,18 @@ def test_a_params_yaml_that_somebody_broke_meanwhile_keeps_no_crash_from_its_rec
     assert account.of_experiment(record(1, "PLANNED"), training_s=1800.0)["gpu_hours"] == 0.5
 
 
+@pytest.mark.parametrize(("seen", "hours"), [(0.0, 0.0), (60.0, 2.0), (None, 2.0)])
+def test_a_training_that_the_cache_gave_back_costs_nothing(
+    here: Path, monkeypatch: pytest.MonkeyPatch, seen: float | None, hours: float
+) -> None:
+    write_json(here / "reports/train.json", {"gpu_hours": 2.0})
+    params = SimpleNamespace(train=SimpleNamespace(device="auto"), launcher=Launcher(kind="local", workers=1, nodes=1))
+    monkeypatch.setattr(account, "read_params", lambda *_: params)
+    monkeypatch.setattr(account, "gpus", lambda: ["A"])
+    monkeypatch.setattr(workspace, "git", lambda *_, **__: "")  # the commit has no such report
+    assert account.of_experiment(record(1, "PLANNED"), training_s=seen)["gpu_hours"] == hours
+
+
 def test_the_time_of_a_training_is_seen_and_outlives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, log = [0.0], tmp_path / "log"
     monkeypatch.setattr(progress, "RUN", tmp_path / "run.json")
