@@ -14,6 +14,7 @@ from agent.history import Record, number
 from agent.progress import FOLDER
 from stages.common.config import read_params
 from stages.common.doctor import gpus
+from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.schema.loop import Budget
 
@@ -70,11 +71,12 @@ def _add(parts: Iterable[dict[str, Any]]) -> dict[str, float]:
     return whole
 
 
-def of_experiment(record: Record, training_s: float = 0.0) -> dict[str, float]:
+def of_experiment(record: Record, training_s: float | None = None) -> dict[str, float]:
     """What planning and running an experiment cost. A stage whose report is still the commit's was not run, and cost nothing.
 
     Args:
-        training_s: that it trained, as we saw it: a training that failed leaves no report, and one that was taken up tells its last part.
+        training_s: that it trained, as we saw it (None: nobody looked): a training that failed leaves no report, one that was taken up
+            tells its last part, and one from DVC's run-cache tells what it cost when it was made.
     """
     parts = [calls(record.run, record.trial)] if record.run else []
     now, before = _fresh("reports/judge.json", record.commit)
@@ -83,7 +85,8 @@ def of_experiment(record: Record, training_s: float = 0.0) -> dict[str, float]:
     held = _add(_paid(before))  # replies of a teacher are used again, and the report counts what they cost when they were made
     parts.append({name: max(0.0, value - held[name]) for name, value in _add(_paid(now)).items()})
     trained, _ = _fresh("reports/train.json", record.commit)
-    hours = max(gpu_hours(trained), gpus_at_work() * training_s / 3600 if training_s else 0.0)
+    seen = gpus_at_work() * training_s / 3600 if training_s else 0.0
+    hours = 0.0 if training_s == 0 else max(gpu_hours(trained), seen)
     return {name: round(value, 6) for name, value in _add([*parts, {"gpu_hours": hours}]).items()}
 
 
@@ -124,9 +127,14 @@ def gpu_hours(train: Any) -> float:
 
 
 def gpus_at_work() -> int:
-    """The GPUs on which the present configuration trains."""
-    params = read_params("train", "launcher")
-    here = 0 if params.train.device == "cpu" else len(gpus())
+    """The GPUs on which the present configuration trains; those that the environment hides are none."""
+    try:
+        params = read_params("train", "launcher")
+    except PawlError:  # broken since: a crash is recorded all the same
+        return min(1, len(gpus()))
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    shown = len(gpus()) if chosen is None else len([part for part in chosen.split(",") if part not in ("", "-1")])
+    here = 0 if params.train.device == "cpu" else min(len(gpus()), shown)
     if not here or params.launcher.kind == "local":
         return min(1, here)
     return (params.launcher.workers or here) * params.launcher.nodes

@@ -74,7 +74,7 @@ def run(
             _require_same_head(record)  # else it stays planned, for `restore`: that commit is not ours to write upon
             progress.enter("recording", record.folder)
             seconds = before + time.monotonic() - begun
-            words = explained(clock) if isinstance(error, StageFailed) else ""
+            words = explained(record, clock) if isinstance(error, StageFailed) else ""
             cause, done = error, experiment.crash(replace(record, cost=cost(record, progress)), _reason(error), seconds, words)
         progress.close()
         keep(done, progress)
@@ -82,7 +82,7 @@ def run(
 
 
 def cost(record: Record, progress: Progress) -> dict[str, float]:
-    return account.of_experiment(record, progress.run.training if progress.run else 0.0)
+    return account.of_experiment(record, progress.run.training if progress.run else None)
 
 
 def keep(done: Record, progress: Progress) -> None:
@@ -129,11 +129,13 @@ def _failure(log: Path) -> str:
     return f" at {stage}" + (f": {plain(redact(lines[-1]), 200)}" if lines else "")
 
 
-def explained(since: float) -> str:
-    """What the judge says to the stage that failed after `since`, in seconds since 1970; "" where it cannot say."""
+def explained(record: Record, since: float) -> str:
+    """What the judge says to the stage that failed after `since`, in seconds since 1970; "" where it cannot say. Counts what it paid."""
     if not (ROOT / "stages/judge").is_dir():
         return ""
     done = workspace.call([sys.executable, "-m", "stages.judge", "explain-failure", "--since", f"{since:.3f}"], check=False, timeout_s=600)
+    if record.run and (paid := re.search(r"^  paid:  ([\d.]+) for (\d+) and (\d+) tokens$", done.stdout, re.MULTILINE)):
+        account.add_call(record.run, record.trial, "explain", int(paid[2]), int(paid[3]), float(paid[1]))
     found = re.search(r"^judge: (?!no stage )(.+)$", done.stdout, re.MULTILINE)
     return plain(redact(found[1]), 1500) if found and done.returncode == 0 else ""
 

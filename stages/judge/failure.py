@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from stages.common.chat import structured
+from stages.common.chat import NoReply, Structured, structured
 from stages.common.errors import PawlError
 from stages.common.schema import LLM
 from stages.common.text import plain, visible
@@ -121,18 +121,24 @@ def explain(record: dict[str, Any], hypothesis: str) -> dict[str, Any]:
 
 
 def ask(verdict: dict[str, Any], llm: LLM, settings: dict[str, Any], about: dict[str, Any], guard: Guard) -> dict[str, Any]:
-    """The same in a language model's words, asked only about stages that saw no test items; the rules' words where it fails."""
+    """The same in a language model's words, asked only about stages that saw no test items; the rules' words where it fails. With `paid`,
+    what it cost in either case."""
     record = verdict["record"]
     if record["stage"] not in SEES_NO_TEST:
         return {**verdict, "failed": "not asked: this stage saw test items"}
     try:
         got = structured(llm, prompt.failure(_complete(record), verdict["by_rule"], settings, about), REPLY)
     except PawlError as error:
-        return {**verdict, "failed": error.what[:400]}
+        return {**verdict, "failed": error.what[:400], "paid": _paid(error) if isinstance(error, NoReply) else {}}
+    verdict = {**verdict, "paid": _paid(got)}
     words = {name: guard.cut(text[:LONGEST]) if name in ("Code Summary", "Reason") else text for name, text in got.value.items()}
     if not words["Reason"]:
         return {**verdict, "failed": "nothing of its reason was left after the sentences that repeat benchmark content"}
     return {**verdict, "words": words, "written_by": llm.model}
+
+
+def _paid(asked: Structured | NoReply) -> dict[str, float]:
+    return {name: getattr(asked, name) for name in ("prompt_tokens", "output_tokens", "cost")}
 
 
 def _complete(record: dict[str, Any]) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from stages.common.chat import Structured, structured
+from stages.common.chat import NoReply, Structured, structured
 from stages.common.errors import PawlError
 from stages.common.schema import LLM, Judge
 from stages.judge import prompt
@@ -52,6 +53,7 @@ def opine(
     except PawlError as error:
         told = error.what[:400]
         opinion = _nothing("its reply was not valid, and repeats benchmark content" if guard.leaks(told) else told)
+        opinion |= _paid([error] if isinstance(error, NoReply) else [])
     said = opinion["decision"]
     opinion |= {
         "model": judge.llm.model,
@@ -66,26 +68,33 @@ def opine(
 def _ask(llm: LLM, messages: list[dict[str, str]], guard: Guard) -> dict[str, Any]:
     """One reply, and one more where the first one leaks; what still leaks then is cut."""
     got = structured(llm, messages, VERDICT)
-    spent, texts = [got], _texts(got)
+    spent: list[Structured | NoReply] = [got]
+    texts = _texts(got)
     found = [sentence for text in texts.values() for sentence in guard.found(text)]
     if found:
         told = {"role": "assistant", "content": got.raw[:LONGEST]}
         try:
             got = structured(llm, [*messages, told, prompt.again(found)], VERDICT)
             spent, texts = [*spent, got], _texts(got)
-        except PawlError:
-            pass  # the first reply stands, without the sentences that leak
+        except NoReply as error:
+            spent.append(error)  # paid for all the same; the first reply stands, without the sentences that leak
     left = sum(len(guard.found(text)) for text in texts.values())
     words = {name: guard.cut(text) for name, text in texts.items()}
     account = {
         "decision": got.value["Decision"],
         "leaks": {"found": len(found), "cut": left},
-        "repaired": any(each.repaired for each in spent),
-        **{name: sum(getattr(each, name) for each in spent) for name in ("prompt_tokens", "output_tokens", "cost")},
+        "repaired": any(each.repaired for each in spent if isinstance(each, Structured)),
+        **_paid(spent),
     }
     if not words["Reason"]:
         return {**account, "words": None, "failed": "nothing of its reason was left after the sentences that repeat benchmark content"}
     return {**account, "words": {**words, "Decision": got.value["Decision"]}, "failed": ""}
+
+
+def _paid(asked: Iterable[Structured | NoReply]) -> dict[str, Any]:
+    """What the calls cost, those too that brought no reply that can be used."""
+    calls = list(asked)
+    return {name: sum(getattr(each, name) for each in calls) for name in ("prompt_tokens", "output_tokens", "cost")}
 
 
 def _texts(got: Structured) -> dict[str, str]:

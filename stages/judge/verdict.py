@@ -114,4 +114,6 @@ def explain_failure(root: Path, since: float) -> int:
     path = root / "reports" / "failure.md"
     write_text(path, failure.page(verdict))
     print(f"judge: {plain(verdict['words']['Reason'], 1500)}\n  more:  {path.relative_to(root)}")
+    if paid := verdict.get("paid"):
+        print(f"  paid:  {paid['cost']:.9f} for {paid['prompt_tokens']} and {paid['output_tokens']} tokens")  # agent/execution.py reads it
     return 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -40,17 +41,18 @@ def cluster_gpus(address: str) -> int:
     import ray
 
     host, _, port = address.rpartition(":")
+    ours = signal.getsignal(signal.SIGTERM)  # which Ray replaces
     try:
         if host and port.isdigit():  # Ray itself asks for minutes
             socket.create_connection((host.rpartition("/")[2].strip("[]"), int(port)), timeout=_PATIENCE_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except (OSError, ValueError, RuntimeError) as error:
+        return int(ray.cluster_resources().get("GPU", 0))
+    except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         fix = "start it ('ray start --head'), or leave the address empty for a cluster of this machine's own"
         raise PawlError(f"no Ray cluster answers at {address}: {str(error)[:200]}", where="launcher.address", fix=fix) from None
-    try:
-        return int(ray.cluster_resources().get("GPU", 0))
     finally:
         ray.shutdown()
+        signal.signal(signal.SIGTERM, ours)
 
 
 def main() -> int:

@@ -168,7 +168,8 @@ def environment(folder: Path, launcher: Launcher, use_cpu: bool, parallel: str) 
 def failure(code: int, folder: Path, log: Path, timeout_s: float) -> PawlError:
     """Say why the trainer stopped: the root cause that a process left, or else the log's, and where the cause is a known one, the fix."""
     told, tail = _told(folder), process.tail(log, 20_000)
-    traceback, named = (told.get("traceback", ""), "") if told else first_cause(log)
+    cut_short = code == -9 and not told  # such a process says nothing of its end, and its log is full of warnings
+    traceback, named = ("", "") if cut_short else (told.get("traceback", ""), "") if told else first_cause(log)
     last = checkpoints.last_whole(folder)
     again = f"'dvc repro' goes on from step {last.name.rpartition('-')[2]}" if last else "'dvc repro' starts it again"
     details = {
@@ -189,7 +190,7 @@ def failure(code: int, folder: Path, log: Path, timeout_s: float) -> PawlError:
         what = told["what"].partition(": ")[2]
     evidence = [f"{told['what']}\n{traceback}"] if told else [traceback, tail, named]
     causes = (cause for text in evidence for pattern, cause in _CAUSES if re.search(pattern, text))
-    fix = fix if code == 124 else next(causes, fix)
+    fix = fix if code == 124 or cut_short else next(causes, fix)
     shown = traceback or tail
     lines = [line[:200] for line in shown.splitlines() if line.strip()][-12:]
     return PawlError(what, where="\n         ".join([str(LOG), *lines]), fix=fix, details=details)

@@ -227,7 +227,8 @@ def check_memory(
         "table": [] if limit is None else memory.table(model, train, targets, limit, **where),
     }  # fmt: skip
     if limit is None:
-        return need, [f"training needs about {total:.1f} GiB on each GPU of the cluster, which cannot be looked at from here"]
+        each = "on each GPU" if gpu else "for each process"
+        return need, [f"training needs about {total:.1f} GiB {each} of the cluster, which cannot be looked at from here"]
     if total > limit * (1 + memory.ERROR):
         fix = "halve train.per_device_train_batch_size and double train.gradient_accumulation_steps, or set train.gradient_checkpointing"
         if parts["weights"] + parts["trained"] > limit:
@@ -239,10 +240,13 @@ def check_memory(
 
 
 def available_gib(train: Train, launcher: Launcher, wanted_gib: float, *, gpu: bool) -> float | None:
-    """What is free on the GPU that has least, or what this machine has left for each process; None for GPUs of other machines."""
+    """What is free on that GPU of the training that has least, or what this machine has left for each process; None for a cluster."""
+    if launcher.kind == "ray" and launcher.address:
+        return None
     if not gpu:
-        return room.machine_gib() / max(1, launcher.workers)
-    return room.gpu_gib(gpus(train), wanted_gib) if gpus(train) else None
+        return (room.machine_gib() + room.own_gib()) / max(1, launcher.workers)
+    used = 1 if launcher.kind == "local" else launcher.workers or gpus(train)  # what others hold of the GPUs behind them is no matter
+    return room.gpu_gib(min(used, gpus(train)), wanted_gib)
 
 
 def check_disk(model: Any, train: Train, targets: list[str], launcher: Launcher, folder: Path) -> float:

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from stages.train.memory import GIB, PROCESS_GPU
 
-_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2 = ("memory.max", "memory.current", "inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file")
+_V2 = ("memory.max", "memory.current", "inactive_file", "active_file")
 _PATIENCE_S = 15.0
 """For memory of a GPU that is about to be free: a server that the run shared ends when training begins."""
 
@@ -21,8 +21,18 @@ def machine_gib(root: Path = Path("/")) -> float:
     return float(min([psutil.virtual_memory().available, *_left(root)])) / GIB
 
 
+def own_gib() -> float:
+    """What this process holds by itself, without the files that it maps: the preflight trains later, or ends before training begins, and
+    the estimate counts a process with its libraries."""
+    import psutil
+
+    held = psutil.Process().memory_info()
+    return float(held.rss - getattr(held, "shared", held.rss)) / GIB
+
+
 def _left(root: Path) -> Iterator[int]:
-    """Bytes that each limited control group above this process has left. Cached files count as used there and are given back when asked."""
+    """Bytes that each limited control group above this process has left. Cached files count as used there and are given back when asked,
+    also those read more than once (active), as a base model is."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -32,7 +42,7 @@ def _left(root: Path) -> Iterator[int]:
         if controllers and "memory" not in controllers.split(","):
             continue
         base = root / ("sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup")
-        limit, usage, cached = _V1 if controllers else _V2
+        limit, usage, *cached = _V1 if controllers else _V2
         inside = PurePosixPath(path.strip("/"))
         # a container without a namespace of its own is told the host's path, and finds its group where the root would be
         for part in {base, base / inside, *(base / above for above in inside.parents)}:
@@ -41,7 +51,7 @@ def _left(root: Path) -> Iterator[int]:
                 stat = dict(entry.split() for entry in (part / "memory.stat").read_text().splitlines())
             except (OSError, ValueError):
                 continue
-            yield max(0, most - used + int(stat.get(cached, 0)))
+            yield max(0, most - used + sum(int(stat.get(name, 0)) for name in cached))
 
 
 def gpu_gib(count: int, wanted_gib: float, patience_s: float = _PATIENCE_S) -> float:
@@ -53,8 +63,11 @@ def gpu_gib(count: int, wanted_gib: float, patience_s: float = _PATIENCE_S) -> f
 
     until = time.monotonic() + patience_s
     while True:
-        found = (torch.cuda.mem_get_info(number) for number in range(count))
-        least = min(min(total / GIB, free / GIB + PROCESS_GPU) for free, total in found)
+        try:
+            found = [torch.cuda.mem_get_info(number) for number in range(count)]
+            least = min(min(total / GIB, free / GIB + PROCESS_GPU) for free, total in found)
+        except RuntimeError:  # not even room for a context
+            least = 0.0
         if least >= wanted_gib or time.monotonic() > until:
             return least
         time.sleep(0.5)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from agent import account, progress, workspace
+from agent import account, execution, progress, workspace
 from agent.account import Spent, why_stop
 from agent.history import Record
+from stages.common.errors import PawlError
 from stages.common.files import write_json
 from stages.common.schema import Launcher
 from stages.common.schema.loop import Budget
@@ -63,24 +64,61 @@ def test_a_starting_point_costs_and_is_no_experiment_of_the_run(here: Path) -> N
     assert account.spent("r", 0.0, [start, record(2, "DISCARDED")]) == Spent(1, 0.0, 0.5, 2.0, 1)
 
 
+def test_what_the_judge_paid_to_explain_a_crash_is_in_the_account(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "stages/judge").mkdir(parents=True)
+    monkeypatch.setattr(execution, "ROOT", here)
+    said = "judge: It was too big.\n  more:  reports/failure.md\n  paid:  0.250000000 for 100 and 20 tokens\n"
+    monkeypatch.setattr(workspace, "call", lambda *_, **__: SimpleNamespace(stdout=said, returncode=0))
+    assert execution.explained(record(1, "PLANNED"), 0.0) == "It was too big."
+    assert account.calls("r", 1) == {"llm": 0.25, "prompt_tokens": 100.0, "output_tokens": 20.0, "gpu_hours": 0.0}
+
+
 @pytest.mark.parametrize(
-    ("launcher", "seen", "device", "hours"),
+    ("launcher", "seen", "device", "hours", "visible"),
     [
-        (Launcher(kind="local", workers=0, nodes=1), 8, "auto", 0.5),
-        (Launcher(kind="torchrun", workers=0, nodes=2), 2, "auto", 2.0),
-        (Launcher(kind="ray", workers=3, nodes=1), 8, "auto", 1.5),
-        (Launcher(kind="torchrun", workers=2, nodes=1), 0, "auto", 0.0),
-        (Launcher(kind="local", workers=0, nodes=1), 8, "cpu", 0.0),
+        (Launcher(kind="local", workers=0, nodes=1), 8, "auto", 0.5, None),
+        (Launcher(kind="torchrun", workers=0, nodes=2), 2, "auto", 2.0, None),
+        (Launcher(kind="torchrun", workers=0, nodes=1), 8, "auto", 1.0, "2,3"),
+        (Launcher(kind="local", workers=0, nodes=1), 8, "auto", 0.0, "-1"),
+        (Launcher(kind="local", workers=0, nodes=1), 8, "auto", 0.0, ""),
+        (Launcher(kind="ray", workers=3, nodes=1), 8, "auto", 1.5, None),
+        (Launcher(kind="torchrun", workers=2, nodes=1), 0, "auto", 0.0, None),
+        (Launcher(kind="local", workers=0, nodes=1), 8, "cpu", 0.0, None),
     ],
 )
 def test_a_training_without_a_report_costs_the_gpu_hours_that_were_seen(
-    here: Path, monkeypatch: pytest.MonkeyPatch, launcher: Launcher, seen: int, device: str, hours: float
+    here: Path, monkeypatch: pytest.MonkeyPatch, launcher: Launcher, seen: int, device: str, hours: float, visible: str | None
 ) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     params = SimpleNamespace(train=SimpleNamespace(device=device), launcher=launcher)
     monkeypatch.setattr(account, "read_params", lambda *_: params)
     monkeypatch.setattr(account, "gpus", lambda: ["A"] * seen)
     monkeypatch.setattr(workspace, "git", lambda *_, **__: "")
     assert account.of_experiment(record(1, "PLANNED"), training_s=1800.0)["gpu_hours"] == hours
+
+
+def test_a_params_yaml_that_somebody_broke_meanwhile_keeps_no_crash_from_its_record(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: str) -> Any:
+        raise PawlError("not YAML", where="params.yaml")
+
+    monkeypatch.setattr(account, "read_params", broken)
+    monkeypatch.setattr(account, "gpus", lambda: ["A", "A"])
+    monkeypatch.setattr(workspace, "git", lambda *_, **__: "")
+    assert account.of_experiment(record(1, "PLANNED"), training_s=1800.0)["gpu_hours"] == 0.5
+
+
+@pytest.mark.parametrize(("seen", "hours"), [(0.0, 0.0), (60.0, 2.0), (None, 2.0)])
+def test_a_training_that_the_cache_gave_back_costs_nothing(
+    here: Path, monkeypatch: pytest.MonkeyPatch, seen: float | None, hours: float
+) -> None:
+    write_json(here / "reports/train.json", {"gpu_hours": 2.0})
+    params = SimpleNamespace(train=SimpleNamespace(device="auto"), launcher=Launcher(kind="local", workers=1, nodes=1))
+    monkeypatch.setattr(account, "read_params", lambda *_: params)
+    monkeypatch.setattr(account, "gpus", lambda: ["A"])
+    monkeypatch.setattr(workspace, "git", lambda *_, **__: "")  # the commit has no such report
+    assert account.of_experiment(record(1, "PLANNED"), training_s=seen)["gpu_hours"] == hours
 
 
 def test_the_time_of_a_training_is_seen_and_outlives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,17 @@ def test_a_reply_of_the_wrong_shape_leaves_the_rules_words(run, text):
     assert verdict["words_by"] == "rules" and verdict["opinion"]["failed"] and len(verdict["opinion"]["failed"]) <= 400
 
 
+@pytest.mark.parametrize("answers", [["yes"], [reply(Reason="It cannot answer val question 17 at all."), "yes"]])
+def test_what_could_not_be_used_was_paid_for_too(run, answers):
+    with FakeServer(answer=lambda body: answers[0] if len(body["messages"]) < 3 else answers[-1]) as server:
+        llm = LLM(base_url=server.url, model="fake", timeout_s=1.0, retries=0, price_in=1e6, price_out=1e6)
+        opinion = judge_run(run, kind="llm", llm=llm)["opinion"]
+        asked = len(server.bodies)
+    read = sum(len(message["content"].split()) for body in server.bodies for message in body["messages"])
+    assert asked == len(answers) + 1 and opinion["prompt_tokens"] == read, "each reply and each repair"
+    assert opinion["cost"] == opinion["prompt_tokens"] + opinion["output_tokens"] > 0
+
+
 def test_a_leaking_sentence_is_asked_for_again_once_then_cut_and_counted(run):
     leak = "It cannot answer val question 17 at all."
     with FakeServer(answer=lambda body: reply() if len(body["messages"]) > 2 else reply(Reason=f"It is better. {leak}")) as server:

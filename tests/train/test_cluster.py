@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,14 +33,27 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
         return SimpleNamespace(close=lambda: None)
 
     monkeypatch.setattr(cluster.socket, "create_connection", connect)
-    fake = SimpleNamespace(init=lambda address, **settings: None, cluster_resources=lambda: has, shutdown=lambda: closed.append(True))
+
+    class RayError(Exception):
+        pass
+
+    def init(address: str, **settings: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))  # as Ray does
+        if has.get("broken"):
+            raise RayError("authentication failed")
+
+    fake = SimpleNamespace(
+        init=init, cluster_resources=lambda: has, shutdown=lambda: closed.append(True), exceptions=SimpleNamespace(RayError=RayError)
+    )
+    before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setitem(sys.modules, "ray", fake)
     monkeypatch.setattr(launch, "gpus", list)
     monkeypatch.setattr(stage, "has_eval", lambda data: False)
     cluster.cluster_gpus.cache_clear()
     yield has
     cluster.cluster_gpus.cache_clear()
-    assert closed, "the connection is closed again"
+    after = signal.signal(signal.SIGTERM, before)
+    assert closed and after is before, "the connection is closed again, and a terminated stage unwinds as ever"
 
 
 def use_cpu(launcher: Launcher, **changes: Any) -> bool:
@@ -64,18 +78,36 @@ def test_a_cluster_that_does_not_answer_is_named(head: dict[str, float]) -> None
     with pytest.raises(PawlError, match=r"no Ray cluster answers at 10\.0\.0\.9:1") as failed:
         use_cpu(Launcher(**{**RAY, "address": "10.0.0.9:1"}))
     assert failed.value.where == "launcher.address" and failed.value.fix
+    head["broken"] = 1.0
+    with pytest.raises(PawlError, match=r"no Ray cluster answers at 10\.0\.0\.1:6379: authentication failed"):
+        use_cpu(Launcher(**RAY))
+    del head["broken"]
     assert not use_cpu(Launcher(**RAY))
 
 
-def test_the_memory_of_a_clusters_gpus_is_not_taken_for_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "gpus", lambda train: 0)
+@pytest.mark.parametrize("here", [0, 1])
+def test_the_memory_of_a_cluster_is_not_taken_for_this_machines(monkeypatch: pytest.MonkeyPatch, here: int) -> None:
+    """The machine that starts it may have a small GPU of its own, or a small part of the memory that many machines have."""
+    monkeypatch.setattr(preflight, "gpus", lambda train: here)
     monkeypatch.setattr(memory, "shape", lambda *given: SIZE)
-    monkeypatch.setattr(preflight.room, "machine_gib", lambda: 0.1)
+    monkeypatch.setattr(preflight.room, "machine_gib", lambda: 0.05)
+    monkeypatch.setattr(preflight.room, "own_gib", lambda: 0.05)
+    monkeypatch.setattr(preflight.room, "gpu_gib", lambda count, wanted: 0.1)
     section = train()
-    need, warnings = preflight.check_memory(None, section, [], Launcher(**RAY), 100, gpu=True)
-    assert need["available_gib"] is None and need["per"] == "GPU" and "cannot be looked at from here" in warnings[0]
+    for gpu, each in ((True, "on each GPU of the cluster"), (False, "for each process of the cluster")):
+        need, warnings = preflight.check_memory(None, section, [], Launcher(**RAY), 100, gpu=gpu)
+        assert need["available_gib"] is None and need["per"] in each and f"{each}, which cannot be looked at from here" in warnings[0]
     with pytest.raises(PawlError, match="for each process"):
-        preflight.check_memory(None, section, [], Launcher(**RAY), 100, gpu=False)
+        preflight.check_memory(None, section, [], Launcher(**{**RAY, "address": ""}), 100, gpu=False)
+
+
+@pytest.mark.parametrize(("kind", "workers", "asked"), [("local", 1, 1), ("torchrun", 2, 2), ("torchrun", 0, 8), ("ray", 4, 4)])
+def test_only_the_gpus_that_a_training_uses_have_to_be_free(monkeypatch: pytest.MonkeyPatch, kind: str, workers: int, asked: int) -> None:
+    free = [80.0] * asked + [1.0] * (8 - asked)  # somebody else works on the others
+    monkeypatch.setattr(preflight, "gpus", lambda train: 8)
+    monkeypatch.setattr(preflight.room, "gpu_gib", lambda count, wanted: min(free[:count]))
+    launcher = Launcher(**{**RAY, "kind": kind, "workers": workers, "address": ""})
+    assert preflight.available_gib(train(), launcher, 5, gpu=True) == 80
 
 
 @pytest.mark.parametrize(("chosen", "count"), [(None, 2), ("1", 1), ("0,1", 2), ("", 0), ("-1", 0)])

@@ -166,6 +166,12 @@ def test_a_warning_in_the_log_is_not_taken_for_the_cause_that_a_worker_left(tmp_
     assert "read the log" in launch.failure(1, tmp_path, log, timeout_s=1).fix
 
 
+def test_a_warning_in_the_log_is_not_taken_for_the_cause_of_a_kill(tmp_path: Path) -> None:
+    warning = "Traceback (most recent call last):\n  File 'x'\nModuleNotFoundError: No module named 'triton'\n"
+    error = launch.failure(-9, tmp_path, written(tmp_path, warning + "a line of progress\n" * 5000), timeout_s=1)
+    assert "not enough memory" in error.fix and "triton" not in str(error) and not error.details["traceback"]
+
+
 def test_a_refusal_of_the_preflight_keeps_its_words_and_its_exit_code(tmp_path: Path) -> None:
     told = {"what": "no", "where": "train.x", "fix": "set train.x", "during": "preflight", "traceback": "t"}
     write_json(tmp_path / "failure-0.json", told)
