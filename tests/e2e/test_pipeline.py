@@ -220,14 +220,15 @@ def kill_in_the_middle(folder: Path, stage: str, reached: Callable[[], bool], si
     with open(log, "wb") as out:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         process = subprocess.Popen(
-            ["make", "run"], cwd=folder, stdout=out, stderr=out, start_new_session=True, env={**os.environ, "PATH": path}
-        )
+            ["make", "run"], cwd=folder, stdout=out, stderr=out, start_new_session=True, env={**os.environ, "PATH": path},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests that a shell runs in the background ignore Ctrl-C
+        )  # fmt: skip
     deadline = time.time() + 600
     while not (f"Running stage '{stage}'" in log.read_text(errors="replace") and reached()):
         assert process.poll() is None and time.time() < deadline, log.read_text(errors="replace")[-3000:]
         time.sleep(0.05)
     os.killpg(process.pid, sign)
-    process.wait(30)
+    process.wait(180)  # after Ctrl-C the failure is put into words, for which a busy machine takes its time
     for _ in range(100):
         if not living(folder):
             return log.read_text(errors="replace")
