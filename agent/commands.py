@@ -47,13 +47,14 @@ def resume(args: argparse.Namespace) -> None:
 
 
 def try_one(args: argparse.Namespace) -> None:
-    from agent import execution, settings, trial, workspace
+    from agent import execution, preflight, settings, trial, workspace
     from agent.progress import Progress, say
 
     with stage_lock("agent", record_failure=False):
         commit = workspace.require_ready()
         hypothesis = trial.hypothesis(args.why)
         before, planned = settings.require_composed(), settings.resolve(args.overrides)
+        preflight.require_trainable(args.overrides)
         if reason := trial.why_start(before):
             if settings.fingerprint(before) == settings.fingerprint(planned):
                 raise PawlError(

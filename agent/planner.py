@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from agent import citations, gates, history, knowledge, policy_llm, policy_optuna, settings, situation, trial, words, workspace
+from agent import citations, gates, history, knowledge, policy_llm, policy_optuna, preflight, settings, situation, trial, words
 from agent.gates import Known, Refusal
 from agent.history import Record
 from agent.knowledge import FIRST_LINE, Knowledge
@@ -128,7 +128,7 @@ class _Memory:
     def __call__(self, overrides: list[str]) -> str:
         key = tuple(sorted(overrides))
         if key not in self.answers:
-            self.answers[key] = workspace.check_training([f"++{each}" if each.startswith("train.extra.") else each for each in overrides])
+            self.answers[key] = preflight.check_training([f"++{each}" if each.startswith("train.extra.") else each for each in overrides])
         return self.answers[key]
 
 

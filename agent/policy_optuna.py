@@ -20,6 +20,7 @@ from agent.citations import SITUATION, UNVERIFIED, words
 from agent.gates import Known, Refusal
 from agent.gates.priorities import made_up, variant
 from agent.gates.quotes import FEWEST, MOST
+from agent.permissions import unread
 from agent.proposal import Change, Option, Pitfall, Proposal, Quote
 from stages.common.files import sha256_text
 from stages.common.schema.loop import Dimension
@@ -107,7 +108,7 @@ def draws(known: Known, key: str, dimension: Dimension) -> list[Any]:
 
     present = known.params.get(key)
     window = allowed(present, dimension, known.agent.max_ratio) if key in known.params else None
-    if window is None:
+    if window is None or unread(key, known.params):
         return []
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     seed = int(sha256_text(f"{known.agent.seed} {key} {len(known.tried)}")[:8], 16)

@@ -15,6 +15,8 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
+from agent import permissions
+from agent.permissions import OPEN
 from stages.common.config import compose
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, sha256_text, write_text
@@ -23,19 +25,14 @@ from stages.common.text import plain
 
 CURRENT = ROOT / "conf" / "experiment" / "current.yaml"
 PARAMS = ROOT / "params.yaml"
-OPEN = ("model", "data", "train", "launcher")
-"""The sections that an experiment may change; the others measure it, and the ruler may not be changed by what it measures."""
-CLOSED = re.compile(r"data\.(ngram|fuzzy|max_contamination|max_bad_fraction|sources\.[^.]+\.part)")
-"""Keys of the open sections that guard the benchmark from the training data: moved, an experiment could train on what measures it."""
 MEASURING = ("benchmark", "engine", "evaluate")
 _NO_RESULT = re.compile(
     r"(experiment|tracking|agent|launcher)\..+|\w+\.name|train\.logging_steps|data\.max_(contamination|bad_fraction)"
     r"|.+\.(licence|concurrency|retries|api_key_env|\w*timeout\w*)"
 )
 """Keys that shape no result: names and words, how long to wait, how many at once, and limits at which a stage stops."""
-_PARTS = ("train", "val", "test")
 _LUCK = ("data.seed", "train.seed")
-FREE = "train.extra."
+FREE = permissions.EXTRA
 """Below this, keys are LLaMA-Factory's and need not be there yet."""
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+")
 
@@ -62,7 +59,7 @@ def parse(overrides: list[str]) -> list[str]:
             raise PawlError(
                 f"an experiment may not change {section}: {why}", where=shown, fix=f"{fix}; open to experiments: {', '.join(OPEN)}"
             )
-        if CLOSED.fullmatch(key):
+        if permissions.who(key) == permissions.HAND:
             _refuse_closed(key, shown)
         if not equals or not _KEY.fullmatch(key):
             fix = f"write section.key=value, such as train.learning_rate=5e-4, with a section of: {', '.join(OPEN)}"
@@ -102,10 +99,14 @@ def resolve(overrides: list[str]) -> dict[str, Any]:
             raise PawlError(
                 f"this would change {key} too, which measures the experiment", where=key, fix="see conf/ for what refers to the changed key"
             )
-        if key in before and CLOSED.fullmatch(key):
+        if key in before and permissions.who(key) == permissions.HAND:
             _refuse_closed(key, key)
-    if before.get("data.seed") != after.get("data.seed") and any(CLOSED.fullmatch(key) and after[key] in _PARTS for key in after):
-        _refuse_closed("data.seed", "a source of data.sources takes a part, and the seed says which rows are in it")
+    changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    if moved := permissions.moves_a_part(changed, after):
+        _refuse_closed(moved, "a source of data.sources takes a part, and this says which rows are in it")
+    reasons = [permissions.unread(key, after) for key in keys]
+    if keys and all(reasons):
+        raise PawlError("this would change nothing", where=keys[0], fix=f"{reasons[0]}: change that first, or another key")
     return after
 
 

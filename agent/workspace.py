@@ -19,7 +19,6 @@ from ruamel.yaml.error import YAMLError
 from agent import orphans
 from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, LESSONS, LOOKS, Record, read_record
 from stages.common.errors import PawlError
-from stages.common.failure import redact
 from stages.common.files import ROOT
 from stages.common.process import dvc_processes, forget_dead_dvc, locked, run, tail
 from stages.common.text import plain
@@ -31,7 +30,6 @@ _LOOKS = str(LOOKS.relative_to(ROOT))
 PAGE = "reports/index.html"
 """Built from whatever is in the tree, so that a stale one is nobody's change."""
 _PIPELINE = ("conf/", "stages/", "prompts/", "experiments/", "dvc.yaml")
-_CHECK_S = 600.0
 _DVC = [sys.executable, "-m", "dvc"]
 
 
@@ -285,15 +283,3 @@ def failed_stage(log: Path) -> str:
     """The stage at which dvc repro failed, from its log; "" where it does not say."""
     found = re.findall(r"^ERROR: failed to reproduce '([\w@.-]+)'", tail(log, 8000), re.MULTILINE)
     return found[-1] if found else ""
-
-
-def check_training(overrides: Sequence[str]) -> str:
-    """What the training stage refuses about overrides, before anything runs: memory, arguments that do not go together; "" where nothing.
-
-    Where it cannot be asked (no model or rows here yet, an older stage, no answer), nothing is refused: the run itself will tell.
-    """
-    if not all((ROOT / path).exists() for path in ("models/base.json", "models/base", "data/train")):
-        return ""
-    done = call([sys.executable, "-m", "stages.train", "--check", *overrides], check=False, timeout_s=_CHECK_S)
-    reason = done.stderr[max(0, done.stderr.rfind("train: error: ")) :]  # after what libraries say
-    return plain(redact(reason), 400) if done.returncode == 3 else ""

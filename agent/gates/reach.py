@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from typing import Any
 
+from agent import permissions
 from agent.gates.known import Known, Refusal
 from agent.proposal import Proposal
 
-_OUT = {
-    "model": re.compile(r"model\.(?!repo$|revision$|dtype$).+"),
-    "data": re.compile(
-        r"data\.(ngram|max_contamination|max_bad_fraction|sources\.[^.]+\.(kind|task|path|package|sha256|part|licence)|.*(base_url|api_key_env))"
-    ),
-    "train": re.compile(
-        r"train\.(name|logging_steps|device|extra\..*(path|dir|token|hub|remote|report|url|deepspeed|fsdp|ray|output|resume|push|model|dataset).*)"
-    ),
-}  # fmt: skip
 _OPEN = ("train", "data", "model")
 
 
@@ -23,21 +15,30 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
     refused: list[Refusal] = []
     for option in proposal.options:
         before = len(refused)
+        planned = {**known.params, **{change.key: change.after for change in option.changes}}
         for change in option.changes:
-            if reason := why_not(change.key, option.kind):
+            if reason := why_not(change.key, option.kind, planned):
                 refused.append(Refusal("reach", option.name, reason))
         if option.changes and len(refused) == before and (problem := known.resolve(option.overrides)):
             refused.append(Refusal("reach", option.name, problem))
     return refused
 
 
-def why_not(key: str, kind: str = "parameter") -> str:
-    """Why the agent may not change a key; "" where it may."""
+def why_not(key: str, kind: str, planned: dict[str, Any]) -> str:
+    """Why the agent may not change a key in an option of this kind; "" where it may. `planned`: the parameters as they would be then."""
     section = key.split(".")[0]
     if section not in _OPEN:
         return f"the agent may not change {key}: open to it are {', '.join(_OPEN)}; the rest measures, starts or names experiments"
-    if _OUT[section].fullmatch(key):
-        return f"the agent may not change {key}: it says where things come from or how they are told, which is a person's decision"
+    level = permissions.who(key)
+    if level == permissions.HAND:
+        return f"the agent may not change {key}: it guards the benchmark from the training data"
+    if level == permissions.PERSON:
+        return (
+            f"the agent may not change {key}: it says where things come from, what they cost, how they are run or told, or it is luck, "
+            "which is a person's decision"
+        )
+    if not level:
+        return f"the agent may not change {key}: agent/permissions.py does not list it"
     if section == "model" and kind != "model_variant":
         return f"{key} belongs to an option of kind model_variant"
-    return ""
+    return permissions.unread(key, planned)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent import account, gates, knowledge, planner, policy_llm, policy_optuna, situation, words, workspace
+from agent import account, gates, knowledge, planner, policy_llm, policy_optuna, preflight, situation, words, workspace
 from agent.gates import Tried
 from agent.history import Record
 from agent.knowledge import Knowledge, Passage
@@ -265,7 +265,8 @@ def test_the_training_stage_is_asked_whether_it_fits(tmp_path: Path, monkeypatch
         )
 
     monkeypatch.setattr(workspace, "call", call)
-    monkeypatch.setattr(workspace, "ROOT", tmp_path)
+    monkeypatch.setattr(preflight, "ROOT", tmp_path)
+    (tmp_path / "stages/train").mkdir(parents=True)
     assert planner._Memory()(["train.lora_rank=32"]) == "" and asked == []  # no base yet, which --check refuses with 3, too
     for name in ("models/base", "data/train"):
         (tmp_path / name).mkdir(parents=True)
