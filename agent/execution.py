@@ -17,9 +17,9 @@ from agent.progress import FOLDER, Progress, say
 from agent.signals import interrupts
 from stages.common.config import read_params
 from stages.common.errors import PawlError
-from stages.common.failure import redact
 from stages.common.files import ROOT, sha256_file
 from stages.common.process import tail
+from stages.common.redaction import redact
 from stages.common.text import plain
 
 _SEES_NO_TEST = ("fetch_model", "train", "eval_val", "judge")

@@ -22,6 +22,7 @@ from typing import Any
 
 from stages.common.errors import run_main
 from stages.common.files import main_root
+from stages.common.redaction import redact
 from stages.common.text import plain
 
 DISK_GIB = 12
@@ -141,7 +142,7 @@ def answer(url: str) -> tuple[bool, str]:
     """Whether a server answers there, be it with a refusal, and what it says. No key is sent."""
     import requests
 
-    shown = re.sub(r"(?<=//)[^/@\s]+@", "***@", url)
+    shown = redact(url)
     try:
         reply = requests.get(url.rstrip("/") + ("/models" if url.rstrip("/").endswith("/v1") else ""), timeout=PATIENCE_S, stream=True)
     except (requests.RequestException, ValueError) as error:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stages.common.redaction import redact
+
 
 class PawlError(Exception):
     """A failure that the reader can act on.
@@ -91,5 +93,5 @@ def run_main(name: str, main: Callable[[], int | None]) -> None:
 
 def _show(name: str, text: str, debug: bool) -> None:
     if debug:
-        traceback.print_exc()
-    print(f"{name}: error: {text}", file=sys.stderr)
+        print(redact(traceback.format_exc()), end="", file=sys.stderr)
+    print(f"{name}: error: {redact(text)}", file=sys.stderr)

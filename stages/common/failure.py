@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -18,17 +16,11 @@ from typing import Any
 
 from stages.common.errors import PawlError, from_os_error
 from stages.common.files import ROOT, write_json
+from stages.common.redaction import redact
 
 FOLDER = Path(".pawl/failure")
 TAIL = 4000
 """Characters kept of a log, and of a traceback."""
-
-# what looks like a key or a password, wherever a library may have printed it; the name before it stays
-_SECRETS = re.compile(
-    r"(?i)((?:(?:api|access)[_-]?key|token|secret|password|passwd|authorization)\b\\*[\"']?\s*[:=]\s*\\*[\"']?"
-    r"(?:(?:bearer|basic)\s+)?|--[\w-]*(?:key|token|secret|password)\s+|\bbearer\s+(?=\S*\d))[^\s\"',;&\\]{6,}"
-    r"|()\b(?:sk|hf|ghp|gho|glpat|xox[bp]|AKIA)[-_]?[A-Za-z0-9_-]{16,}|(://(?:[^\s/:@]+:)?)[^\s/@]+(?=@)"
-)
 
 
 @contextmanager
@@ -98,11 +90,3 @@ def record(
 
 def forget(stage: str) -> None:
     (ROOT / FOLDER / f"{stage}.json").unlink(missing_ok=True)
-
-
-def redact(text: str) -> str:
-    """Take out what may be a secret: the values of our own environment that are named like one, and what is written like one."""
-    for name, value in os.environ.items():
-        if len(value) >= 8 and re.search(r"KEY|TOKEN|SECRET|PASSW", name.upper()) and not value.startswith("/"):
-            text = text.replace(value, "[removed]")
-    return _SECRETS.sub(lambda found: f"{found[1] or found[3] or ''}[removed]", text)

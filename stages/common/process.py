@@ -22,6 +22,7 @@ from pathlib import Path
 from stages.common import failure, leash
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT
+from stages.common.redaction import redact_file
 
 _PR_SET_PDEATHSIG = 1
 
@@ -91,6 +92,7 @@ def run(
                     return 124
     finally:
         stop(process)
+        redact_file(log)
 
 
 def tail(log: Path, characters: int = 4000) -> str:

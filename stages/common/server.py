@@ -28,6 +28,7 @@ from stages.common import process
 from stages.common.commands import Command
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, write_json
+from stages.common.redaction import redact_file
 
 _POLL_S = 0.25
 _TAIL = 2500  # characters of a dead server's log that fit on one screen
@@ -70,6 +71,7 @@ def private(name: str, make: Callable[[int], Command], log: Path, startup_s: flo
         yield running
     finally:
         process.stop(server)
+        redact_file(log)
 
 
 @contextmanager
@@ -200,6 +202,7 @@ def keep(state: Path) -> int:
                 fcntl.flock(use, fcntl.LOCK_UN)
         finally:
             process.stop(server)
+            redact_file(Path(known["log"]))
             for suffix in (".json", ".stop"):
                 state.with_suffix(suffix).unlink(missing_ok=True)
     return 0

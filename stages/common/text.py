@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import unicodedata
 
+from stages.common.redaction import redact
+
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 """Unicode categories that a reader cannot see, or that reorder what is seen (control, format, surrogate, private, separators)."""
 
@@ -11,9 +13,13 @@ _JOINERS = "\u200c\u200d"
 """Format characters that words of some scripts, and families of emoji, are spelt with."""
 
 
+_LONGEST_SECRET = 4000
+"""Characters looked at beyond what is shown: of a secret that is cut in two, no half could be recognised."""
+
+
 def visible(value: object, limit: int = 2000) -> str:
-    """Text of at most `limit` characters in which every blank is a space and every unseen character is shown as U+FFFD."""
-    text = str(value)[: limit + 1]
+    """Text of at most `limit` characters in which every blank is a space, every unseen character is shown as U+FFFD, and no secret is."""
+    text = redact(str(value)[: limit + _LONGEST_SECRET])[: limit + 1]
     text = "".join(
         " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _UNSEEN and c not in _JOINERS else c for c in text
     )
@@ -22,7 +28,7 @@ def visible(value: object, limit: int = 2000) -> str:
 
 def plain(value: object, limit: int = 2000) -> str:
     """The same in one line, blanks collapsed and none at its ends."""
-    return visible(" ".join(str(value)[: 4 * limit].split()), limit)
+    return visible(" ".join(str(value)[: 4 * limit + _LONGEST_SECRET].split()), limit)
 
 
 def markdown(value: object, limit: int = 2000) -> str:

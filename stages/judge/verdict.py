@@ -11,6 +11,7 @@ from stages.common import looks
 from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.files import write_json, write_text
+from stages.common.redaction import redacted
 from stages.common.schema import Experiment, Judge
 from stages.common.text import plain
 from stages.judge import curve, failure, guards, opinion, words
@@ -52,7 +53,7 @@ def judge_reports(
             verdict["outcome"], verdict["accepted"] = "reject", False
         verdict["words"]["Decision"] = "yes" if verdict["accepted"] else "no"  # what was decided; its own is in the opinion
         known |= {"outcome": verdict["outcome"], "accepted": verdict["accepted"]}
-    write_json(root / "reports" / "judge.json", verdict)
+    write_json(root / "reports" / "judge.json", redacted(verdict))
     write_text(root / "reports" / "judge.md", words.page(verdict, known))
     return verdict
 

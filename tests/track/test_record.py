@@ -171,7 +171,7 @@ def test_scores_evidence_and_losses_have_their_names_and_steps(run, sections):
 
 def test_a_password_in_an_address_is_left_out(run, sections):
     sections["engine"].base_url = "https://user:hunter2@host/v1"
-    assert make_record(run, sections).params["engine.base_url"] == "https://***@host/v1"
+    assert make_record(run, sections).params["engine.base_url"] == "https://user:[removed]@host/v1"
 
 
 def test_long_and_hostile_text_is_cut_and_visible(run, sections):
