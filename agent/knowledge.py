@@ -1,7 +1,7 @@
 """What a proposal may lean on, each text under its citation: the knowledge base or the web where one answers, and always what is installed.
 
-The mode is found out by the first question: `kb` where the knowledge base answers, else `web` where a page of the registry can be read,
-else `library` where a package of ours is installed, else `none`.
+The mode is found out by the first question: `kb` if the knowledge base answers with pages, else `web` if two pages of the registry can be
+read, else `library` if a package of ours is installed, else `none`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ from agent import knowledge_kb, knowledge_web
 from agent.knowledge_cache import Cache
 from agent.knowledge_library import Library, open_library
 from agent.progress import FOLDER
+from agent.relevance import excerpts
 from stages.common.schema import Agent
 
 _DAY_S = 86400.0
+ANGLES = ("model", "framework", "problem")
+"""What has to be read about before advice is given: the model, its framework, and the failure."""
+FEWEST_PAGES = 2
+"""Fewer pages of the web are no grounding."""
+_SHORT_PROBLEM = 3
+"""Words of a problem when it is searched for again: an issue tracker finds nothing for a long sentence."""
 FIRST_LINE = {
     "kb": "Grounding: knowledge base; citations name its pages, and what is installed here.",
     "web": "Grounding: web; citations name official pages, and what is installed here.",
@@ -27,7 +34,7 @@ FIRST_LINE = {
 
 @dataclass(frozen=True)
 class Passage:
-    """A text under its citation. `about`: model, framework, problem, parameter, ours."""
+    """A text under its citation. `about`: what its source covers, of model, framework, problem, parameter, ours; several joined by ", "."""
 
     citation: str
     about: str
@@ -35,13 +42,23 @@ class Passage:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class Question:
+    """What to look up, about which angle, and in which other words if nothing is found."""
+
+    about: str
+    text: str
+    again: str
+
+
 @dataclass
 class Knowledge:
-    """What was found, in which mode, and what was not (`failures`)."""
+    """What was found, in which mode, what was not (`failures`), and what was asked: excerpts are chosen by it."""
 
     mode: str
     passages: list[Passage] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
 
     @property
     def sources(self) -> dict[str, str]:
@@ -52,50 +69,101 @@ class Knowledge:
         return found
 
     @property
-    def angles(self) -> frozenset[str]:
-        """What the pages of knowledge base and web are about."""
-        return frozenset(
-            p.about for p in self.passages if p.about in ("model", "framework", "problem") and not p.citation.startswith("[lib:")
-        )
+    def angles(self) -> dict[str, frozenset[str]]:
+        """The angles that each source covers, by citation: model, framework, problem. What is installed is of the framework."""
+        read = [passage for passage in self.passages if passage.about != "ours"]
+        return {passage.citation: frozenset(passage.about.replace("parameter", "framework").split(", ")) for passage in read}
 
 
-def gather(agent: Agent, *, status: str, tried: str, questions: Sequence[str], keys: Sequence[str], repository: str) -> Knowledge:
+def gather(
+    agent: Agent, *, status: str, tried: str, questions: Sequence[Question], keys: Sequence[str], repository: str, problem: str
+) -> Knowledge:
     """Ask every source that answers.
 
     Args:
         status: the present state in words; tried: the latest experiments in words, for the knowledge base's own hypotheses.
-        questions: what to look up.
+        questions: what to look up, of each angle one at least.
         keys: parameters whose documentation is wanted whatever the questions find.
-        repository: the model's repository on the hub, "" where it has none.
+        repository: the model's repository on the hub, "" if it has none.
+        problem: the failure to look for in reports of others: what people report, else what the present state shows.
     """
-    found, failures = [], []
+    found: list[Passage] = []
+    failures: list[str] = []
     mode = ""
     try:
-        asked: list[knowledge_kb.Question] = [("propose_hypothesis", {"current_status": status, "recent_experiments": tried})]
-        asked += [("search_knowledge", {"query": question}) for question in questions]
-        asked += [("query_hyperparameter_priors", {"query": f"{', '.join(keys[:8])} for: {status}"})]
-        answers = knowledge_kb.ask(agent.knowledge_base, asked, Cache(FOLDER / "kb", agent.web.keep_days * _DAY_S))
-        found += [Passage(citation, "framework", text) for citation, text in answers]
+        found, failures = _from_base(agent, status, tried, questions, keys)
         mode = "kb"
     except knowledge_kb.Refused as error:
         failures.append(f"knowledge base: {error}")
     if not mode and agent.web.enabled:
-        wanted = knowledge_web.addresses(agent.web, repository, agent.reported)
-        pages = knowledge_web.fetch(agent.web, wanted, Cache(FOLDER / "web", agent.web.keep_days * _DAY_S))
-        found += [Passage(f"[source]({page.url})", page.about, page.text, f"fetched {page.day}") for page in pages if page.text]
-        failures += [f"{page.url}: {page.failure}" for page in pages if not page.text]
-        mode = "web" if found else ""
-        failures += [f"web: no page about the {about} was read" for about in missing(found, agent.reported)]
+        found, said = _from_web(agent, repository, problem)
+        failures += said
+        mode = "web" if len(found) >= FEWEST_PAGES else ""
     library = open_library()
     if library is not None:
-        found += from_library(library, questions, keys, agent.passages)
-    return Knowledge(mode or ("library" if library is not None else "none"), found, failures)
+        found += from_library(library, [question.text for question in questions], keys, agent.passages)
+    asked = [*(question.text for question in questions), *(key.rpartition(".")[2] for key in keys)]
+    return Knowledge(mode or ("library" if library is not None else "none"), found, failures, asked)
 
 
-def missing(found: Sequence[Passage], reported: str) -> list[str]:
-    """Angles that no page covers: the model's card, the framework's documentation and, where people report one, the failure."""
-    there = {passage.about for passage in found}
-    return [about for about in ("model", "framework", *(("problem",) if reported.strip() else ())) if about not in there]
+def _from_base(
+    agent: Agent, status: str, tried: str, questions: Sequence[Question], keys: Sequence[str]
+) -> tuple[list[Passage], list[str]]:
+    """Pages of the knowledge base; for an angle that no page covers it is asked once more, in other words."""
+    cache = Cache(FOLDER / "kb", agent.web.keep_days * _DAY_S)
+    asked = [knowledge_kb.Question("propose_hypothesis", {"current_status": status, "recent_experiments": tried}, "problem")]
+    asked += [knowledge_kb.Question("search_knowledge", {"query": question.text}, question.about) for question in questions]
+    asked += [knowledge_kb.Question("query_hyperparameter_priors", {"query": f"{', '.join(keys[:8])} for: {status}"}, "framework")]
+    pages, failures = knowledge_kb.ask(agent.knowledge_base, asked, cache)
+    if lacking := [about for about in ANGLES if not any(about in page.angles for page in pages)]:
+        again = [question for question in questions if question.about in lacking]
+        asked += [knowledge_kb.Question("search_knowledge", {"query": each.again}, each.about) for each in again]
+        pages, said = knowledge_kb.ask(agent.knowledge_base, asked, cache)
+        failures += said
+    passages = [Passage(page.citation, ", ".join(sorted(page.angles)), page.text) for page in pages]
+    return passages, [f"knowledge base: {each}" for each in dict.fromkeys(failures)] + _lacking(passages, "knowledge base")
+
+
+def _from_web(agent: Agent, repository: str, problem: str) -> tuple[list[Passage], list[str]]:
+    """Pages of the registry; for an angle that no page covers its pages are tried once more, with a shorter problem."""
+    cache = Cache(FOLDER / "web", agent.web.keep_days * _DAY_S)
+    pages = knowledge_web.fetch(agent.web, knowledge_web.addresses(agent.web, repository, problem), cache)
+    if lacking := [about for about in ANGLES if not any(page.text and page.about == about for page in pages)]:
+        shorter = " ".join(problem.split()[:_SHORT_PROBLEM])
+        again = [at for at in knowledge_web.addresses(agent.web, repository, shorter) if at[0] in lacking]
+        pages = [page for page in pages if page.about not in lacking] + knowledge_web.fetch(agent.web, again, cache)
+    passages = [Passage(f"[source]({page.url})", page.about, page.text, f"fetched {page.day}") for page in pages if page.text]
+    failures = [f"{page.url}: {page.failure}" for page in pages if not page.text] + _lacking(passages, "web")
+    if 0 < len(passages) < FEWEST_PAGES:
+        failures.append(f"web: {len(passages)} page was read, fewer than {FEWEST_PAGES}, so what is installed is the grounding")
+    return passages, failures
+
+
+def _lacking(passages: Sequence[Passage], source: str) -> list[str]:
+    there = {about for passage in passages for about in passage.about.split(", ")}
+    return [f"{source}: no page about the {about} was read" for about in ANGLES if about not in there]
+
+
+def look_up(agent: Agent, known: Knowledge, hypotheses: Sequence[str]) -> tuple[list[Passage], list[str]]:
+    """What is read about each hypothesis of a proposal, one look-up for each: passages that `known` lacks, and what failed.
+
+    The knowledge base is asked if it is the grounding; the installed packages are searched in any case.
+    """
+    found: list[Passage] = []
+    failures: list[str] = []
+    if known.mode == "kb" and hypotheses:
+        asked = [knowledge_kb.Question("search_knowledge", {"query": each[:1000]}) for each in hypotheses]
+        try:
+            pages, said = knowledge_kb.ask(agent.knowledge_base, asked, Cache(FOLDER / "kb", agent.web.keep_days * _DAY_S))
+            found += [Passage(page.citation, ", ".join(sorted(page.angles)), page.text) for page in pages]
+            failures += [f"knowledge base: {each}" for each in dict.fromkeys(said)]
+        except knowledge_kb.Refused as error:
+            failures.append(f"knowledge base: {error}")
+    library = open_library()
+    if library is not None:
+        found += from_library(library, hypotheses, [], agent.passages)
+    there = {(passage.citation, passage.text) for passage in known.passages}
+    return [passage for passage in found if (passage.citation, passage.text) not in there], failures
 
 
 def from_library(library: Library, questions: Sequence[str], keys: Sequence[str], limit: int) -> list[Passage]:
@@ -110,14 +178,11 @@ def from_library(library: Library, questions: Sequence[str], keys: Sequence[str]
     return list(found.values())
 
 
-def shown(knowledge: Knowledge, characters: int) -> list[dict[str, Any]]:
-    """Passages for a prompt, cut so that all together fit: each gets an equal share of what is left."""
-    passages, left, out = knowledge.passages, characters, []
-    for position, passage in enumerate(passages):
-        share = max(200, left // (len(passages) - position))
-        text = passage.text if len(passage.text) <= share else passage.text[:share] + " ..."
-        left -= len(text)
-        out.append({"citation": passage.citation, "about": passage.about, "note": passage.note, "text": text})
-        if left <= 0:
-            break
-    return out
+def shown(passages: Sequence[Passage], questions: Sequence[str], characters: int) -> list[dict[str, Any]]:
+    """Passages for a prompt: of each what concerns the questions, all together within `characters`."""
+    texts = excerpts([passage.text for passage in passages], questions, characters)
+    return [
+        {"citation": passage.citation, "about": passage.about, "note": passage.note, "text": text}
+        for passage, text in zip(passages, texts, strict=True)
+        if text
+    ]

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -35,103 +36,132 @@ _KEPT = (
     "NO_PROXY",
 )
 
-Question = tuple[str, dict[str, str]]
-"""A tool's name and its arguments."""
+
+@dataclass(frozen=True)
+class Question:
+    """A tool's name and its arguments; `about` is the angle that its answers cover: model, framework, problem."""
+
+    tool: str
+    arguments: dict[str, str]
+    about: str = "framework"
 
 
 class Refused(Exception):
     """The knowledge base did not answer; the message never holds the key."""
 
 
-def ask(base: KnowledgeBase, questions: Sequence[Question], cache: Cache) -> list[tuple[str, str]]:
-    """(citation, text) of the pages that the answers cite, in order; what is in the cache is not paid for again.
+@dataclass(frozen=True)
+class Page:
+    """A page that answers cite: its citation, the angles of the questions whose answers cite it, and what is known of it."""
+
+    citation: str
+    angles: frozenset[str]
+    text: str
+
+
+def ask(base: KnowledgeBase, questions: Sequence[Question], cache: Cache) -> tuple[list[Page], list[str]]:
+    """The pages that the answers cite, in order, and the failures of single questions; what is in the cache is not paid for again.
 
     Raises:
-        Refused: no key, no server, or a question that failed.
+        Refused: no key, no server, no question answered, or answers that cite no page.
     """
-    texts = [cache.get(_name(*question)) for question in questions]
+    texts = [cache.get(_name(question)) for question in questions]
     asked = [question for question, text in zip(questions, texts, strict=True) if text is None]
-    fetched: dict[str, str] = {}
+    failures: list[str] = []
     cited = _pages(text for text in texts if text)
-    todo = [page for page in cited[: base.pages] if cache.get(_name("get_page", {"page_id": page})) is None]
+    todo = [page for page in cited[: base.pages] if cache.get(_name(_page(page))) is None]
     if asked or todo:
         key = os.environ.get(base.api_key_env, "").strip() if base.api_key_env else ""
         if not key:
             raise Refused(f"the environment variable {base.api_key_env or '(none is named)'} holds no key")
         try:
-            fetched = asyncio.run(
-                asyncio.wait_for(_converse(base, key, asked, todo, cited), base.timeout_s * (len(asked) + base.pages + 1))
-            )
-        except Refused:
-            raise
+            conversation = _converse(base, key, asked, todo, cited, cache)
+            failures = asyncio.run(asyncio.wait_for(conversation, base.timeout_s * (len(asked) + base.pages + 1)))
         except BaseExceptionGroup as group:  # anyio wraps what went wrong inside its tasks
             raise Refused(_cause(group, key)) from None
         except (OSError, RuntimeError, ValueError, TimeoutError) as error:
             raise Refused(_cause(error, key)) from None
-    for name, text in fetched.items():
-        cache.put(name, text)
-    answers = [cache.get(_name(*question)) or "" for question in questions]
-    return [(f"[PageID: {page}]", text) for page in _pages(answers) if (text := _text(page, answers, cache))]
+    answers = [cache.get(_name(question)) or "" for question in questions]
+    if failures and not any(answers):
+        raise Refused(failures[0])
+    angles = {
+        page: frozenset(q.about for q, answer in zip(questions, answers, strict=True) if page in _pages([answer]))
+        for page in _pages(answers)
+    }
+    found = [Page(f"[PageID: {page}]", angles[page], text) for page in angles if (text := _text(page, answers, cache))]
+    if not found:
+        raise Refused("it answered without naming a page, so nothing of it can be cited")
+    return found, failures
 
 
 def _text(page: str, answers: Sequence[str], cache: Cache) -> str:
     """What is known of a page: itself where it was read, and the paragraphs of the answers that cite it."""
-    whole = cache.get(_name("get_page", {"page_id": page})) or ""
+    whole = cache.get(_name(_page(page))) or ""
     paragraphs = [part.strip() for answer in answers for part in answer.split("\n\n") if page in _CITED.findall(part)]
     return "\n\n".join(part for part in (whole, *paragraphs) if part)
 
 
-def _name(tool: str, arguments: dict[str, str]) -> str:
-    return f"{tool} {sorted(arguments.items())}"
+def _name(question: Question) -> str:
+    return f"{question.tool} {sorted(question.arguments.items())}"
+
+
+def _page(page: str) -> Question:
+    return Question("get_page", {"page_id": page})
 
 
 def _pages(texts: Any) -> list[str]:
     return list(dict.fromkeys(page for text in texts for page in _CITED.findall(text)))
 
 
-async def _converse(base: KnowledgeBase, key: str, asked: Sequence[Question], todo: Sequence[str], cited: Sequence[str]) -> dict[str, str]:
-    from mcp import ClientSession, StdioServerParameters
+async def _converse(
+    base: KnowledgeBase, key: str, asked: Sequence[Question], todo: Sequence[str], cited: Sequence[str], cache: Cache
+) -> list[str]:
+    """Put each answer into the cache as it comes, since each is paid for; return why questions failed."""
+    from mcp import ClientSession, McpError, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
     env = {name: os.environ[name] for name in _KEPT if name in os.environ} | {"LEEROOPEDIA_API_KEY": key}
     env["LEEROOPEDIA_POLL_MAX_WAIT"] = str(max(1, int(base.timeout_s)))
     if base.url:
         env["LEEROOPEDIA_API_URL"] = base.url
-    found: dict[str, str] = {}
-    refused: list[str] = []  # raised when the connection is closed: raised inside, it comes back as an error of the connection
+    failures: list[str] = []
     with open(os.devnull, "w", encoding="utf-8") as nowhere:  # its log may repeat the key
         server = StdioServerParameters(command=sys.executable, args=["-c", _SERVER], env=env)
         async with stdio_client(server, errlog=nowhere) as (read, write):
             async with ClientSession(read, write, read_timeout_seconds=timedelta(seconds=base.timeout_s + 10)) as session:
                 await session.initialize()
 
-                async def one(tool: str, arguments: dict[str, str]) -> str:
-                    answer = await session.call_tool(tool, arguments)
+                async def one(question: Question) -> str:
+                    try:
+                        answer = await session.call_tool(question.tool, question.arguments)
+                    except McpError as error:
+                        failures.append(_line(str(error), key))
+                        return ""
                     text = "\n".join(part.text for part in answer.content if part.type == "text")
                     text = _CREDITS.sub("", text).replace(key, "[key]")
                     if answer.isError or _REFUSED.match(text.strip()):
-                        if tool != "get_page":  # an answer may name a page that there is not; then no quote of it passes
-                            refused.append(" ".join(text.split())[:300])
+                        if question.tool != "get_page":  # an answer may name a page that does not exist; then no quote of it passes
+                            failures.append(_line(text, key))
                         return ""
+                    if text.strip():
+                        cache.put(_name(question), text)
                     return text
 
-                answers = await asyncio.gather(*(one(tool, arguments) for tool, arguments in asked))
-                found |= {_name(*question): text for question, text in zip(asked, answers, strict=True)}
+                answers = await asyncio.gather(*(one(each) for each in asked))
                 pages = [*todo, *(page for page in _pages(answers) if page not in cited)][: base.pages]
-                texts = await asyncio.gather(*(one("get_page", {"page_id": page}) for page in pages))
-                found |= {_name("get_page", {"page_id": page}): text for page, text in zip(pages, texts, strict=True)}
-    if refused:
-        raise Refused(refused[0])
-    return found
+                await asyncio.gather(*(one(_page(page)) for page in pages))
+    return failures
 
 
 def _cause(error: BaseException, key: str) -> str:
-    """What went wrong, in one line; of several errors our own, which says what the server said."""
+    """What went wrong, in one line."""
     found = list(_leaves(error))
     if stop := next((each for each in found if isinstance(each, KeyboardInterrupt | SystemExit)), None):
         raise stop
-    cause = next((each for each in found if isinstance(each, Refused)), found[0])
-    text = str(cause) if isinstance(cause, Refused) else f"{type(cause).__name__}: {cause}"
+    return _line(f"{type(found[0]).__name__}: {found[0]}", key)
+
+
+def _line(text: str, key: str) -> str:
     return " ".join(text.replace(key, "[key]").split())[:300]
 
 

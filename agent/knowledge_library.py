@@ -18,6 +18,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.relevance import match_any
 from stages.common.files import ROOT, main_root, sha256_text
 
 FORMAT = 1
@@ -33,8 +34,6 @@ PACKAGES = {
 ARGUMENTS = ("llamafactory.hparams.", "transformers.training_args")
 """Modules whose classes LLaMA-Factory takes its configuration keys from."""
 _LONGEST = 6000
-_EMPTY = {"a", "an", "and", "are", "as", "at", "be", "by", "do", "does", "for", "from", "how", "in", "is", "it", "its", "not", "of", "on",
-          "or", "that", "the", "this", "to", "what", "which", "with"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -153,11 +152,9 @@ class Library:
 
     def search(self, query: str, limit: int = 5) -> list[Entry]:
         """The best entries for the words of a query; a dotted or underscored name also counts as the words that it is made of."""
-        terms = [term for term in re.findall(r"[a-z_][a-z0-9_]{1,40}", query.lower().replace(".", " ")) if term not in _EMPTY]
-        terms = list(dict.fromkeys(terms))[:40]
-        if not terms:
+        match = match_any(query)
+        if not match:
             return []
-        match = " OR ".join(f'"{term}"' for term in terms)
         sql = (
             "SELECT package, version, symbol, field, text FROM entries WHERE entries MATCH ? "
             "ORDER BY bm25(entries, 0, 0, 4, 8, 1), symbol LIMIT ?"

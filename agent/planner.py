@@ -10,7 +10,7 @@ from typing import Any
 from agent import citations, gates, history, knowledge, policy_llm, policy_optuna, preflight, settings, situation, trial, words
 from agent.gates import Known, Refusal
 from agent.history import Record
-from agent.knowledge import FIRST_LINE, Knowledge
+from agent.knowledge import FIRST_LINE, Knowledge, Question
 from agent.knowledge_library import open_library
 from agent.progress import FOLDER, say
 from agent.proposal import Option, Proposal
@@ -52,11 +52,12 @@ def survey(agent: Agent, records: Sequence[Record], hours_left: float, *, reads:
     past = situation.tried(params, records)
     keys = [key for key in agent.space if key in params]
     if reads:
-        questions = _questions(there, params, agent.reported)
+        problem = _problem(agent.reported)
         tried = "\n".join(situation.in_words(record) for record in records[-10:])
         found = knowledge.gather(
-            agent, status=there.text[:3000], tried=tried, questions=questions, keys=keys, repository=repository(agent, params)
-        )
+            agent, status=there.text[:3000], tried=tried, questions=_questions(there, params, problem), keys=keys,
+            repository=repository(agent, params), problem=problem,
+        )  # fmt: skip
     else:
         library = open_library()
         found = Knowledge(
@@ -73,20 +74,20 @@ def survey(agent: Agent, records: Sequence[Record], hours_left: float, *, reads:
     return known, found
 
 
-def _questions(there: gates.Situation, params: dict[str, Any], reported: str) -> list[str]:
-    """Four angles at least: the model, the framework, what was reported, and the loss."""
-    questions = [
-        f"fine-tuning {there.model}: architecture, chat template, known limits",
-        f"LLaMA-Factory {params.get('train.stage', 'sft')} {params.get('train.finetuning_type', 'lora')} "
-        "learning rate, rank, epochs, batch size",
-        f"training data quality and size for fine-tuning on {there.rows} rows",
-    ]
+def _questions(there: gates.Situation, params: dict[str, Any], problem: str) -> list[Question]:
+    """Every angle: the model, the framework, the data, and the failure."""
+    method = f"{params.get('train.stage', 'sft')} {params.get('train.finetuning_type', 'lora')}"
     return [
-        *questions,
-        f"fine-tuned model: {plain(reported, 300)}"
-        if reported.strip()
-        else "fine-tuning does not improve accuracy, overfitting or loss oscillates",
+        Question("model", f"fine-tuning {there.model}: architecture, chat template, known limits", f"{there.model} model card"),
+        Question("framework", f"LLaMA-Factory {method} learning rate, rank, epochs, batch size", f"{method} fine-tuning configuration"),
+        Question("framework", f"training data quality and size for fine-tuning on {there.rows} rows", "data for fine-tuning"),
+        Question("problem", f"fine-tuned model: {problem}", f"why fine-tuning fails: {problem}"),
     ]
+
+
+def _problem(reported: str) -> str:
+    """The failure to read about: what people report, else the usual one."""
+    return plain(reported, 300).strip() or "fine-tuning does not improve accuracy, overfitting or loss oscillates"
 
 
 def repository(agent: Agent, params: dict[str, Any]) -> str:
@@ -158,7 +159,13 @@ def plan(
                 break
             for refusal in refused:
                 told(f"agent: refused, {plain(str(refusal), 300)}")
-            asking = policy_llm.revise(asking, reply, refused)
+            hypotheses = [f"{' '.join(change.key for change in option.changes)} {option.why}" for option in proposal.options]
+            looked_up, failures = knowledge.look_up(agent, found, hypotheses)
+            for failure in failures:
+                told(f"agent: not read: {plain(failure, 200)}")
+            found = replace(found, passages=[*found.passages, *looked_up])
+            known = replace(known, sources=found.sources, angles=found.angles, numbers={})
+            asking = policy_llm.revise(replace(asking, known=known), reply, refused, looked_up, hypotheses)
         for attempt in reversed(attempts):
             if attempt.proposal and (left := gates.clean(attempt.proposal, attempt.refused)):
                 return Plan(left[0], attempt.proposal, attempts, found.mode, known)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent import account, words
 from agent.gates import Known, Refusal
 from agent.history import Record
-from agent.knowledge import FIRST_LINE, Knowledge, shown
+from agent.knowledge import FIRST_LINE, Knowledge, Passage, shown
 from agent.knowledge_cache import Cache
 from agent.progress import FOLDER
 from agent.proposal import SCHEMA, Proposal, from_json
@@ -40,7 +40,8 @@ def begin(known: Known, knowledge: Knowledge, records: Sequence[Record], run: st
     there = known.situation
     story = words.history_for(records, known, room // 2)
     state = there.text[: room // 6]
-    passages = shown(Knowledge(knowledge.mode, [p for p in knowledge.passages if p.about != "ours"]), max(1000, room // 4 - 1000))
+    read = [passage for passage in knowledge.passages if passage.about != "ours"]
+    passages = shown(read, knowledge.questions, max(1000, room // 4 - 1000))
     reported = known.agent.reported[:2000]
     mark = words.fence([story["text"], state, reported, *(passage["text"] for passage in passages)])
     system = words.render(
@@ -76,8 +77,13 @@ def ask(asking: Asking) -> tuple[Proposal, str]:
     return from_json(json.loads(text), "llm"), text
 
 
-def revise(asking: Asking, reply: str, refusals: Sequence[Refusal]) -> Asking:
-    """The same conversation with the refused reply and the reasons; only the newest refused reply is kept in it."""
-    told = words.render("revise.j2", refusals=[str(each)[:500] for each in refusals[:30]])
+def revise(asking: Asking, reply: str, refusals: Sequence[Refusal], found: Sequence[Passage], hypotheses: Sequence[str]) -> Asking:
+    """The same conversation with the refused reply, the reasons, and what was looked up for its hypotheses.
+
+    Only the newest refused reply is kept in it. `asking.known` has to hold what was found.
+    """
+    passages = shown(found, hypotheses, asking.known.agent.prompt_tokens * words.CHARACTERS // 8)
+    mark = words.fence([passage["text"] for passage in passages])
+    told = words.render("revise.j2", refusals=[str(each)[:500] for each in refusals[:30]], passages=passages, fence=mark)
     back: tuple[dict[str, str], ...] = ({"role": "assistant", "content": reply[:20000]}, {"role": "user", "content": told})
-    return Asking(asking.known, (*asking.messages[:2], *back), asking.run, asking.trial)
+    return replace(asking, messages=(*asking.messages[:2], *back))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ class Known:
     Attributes:
         params: the present parameters by dotted key.
         sources: the text behind each citation.
-        angles: what passages are about (model, framework, problem): an angle that has one must be cited.
+        angles: what each page covers (model, framework, problem), by citation: an angle that has a page must be quoted.
         arguments: configuration keys of LLaMA-Factory's argument classes.
         resolve: composes overrides; gives what is refused about them, or "".
         repeats: the finished experiment that overrides would repeat, by the hash of what they compose to; "" where there is none.
@@ -69,7 +69,7 @@ class Known:
     situation: Situation
     agent: Agent
     mode: str = "library"
-    angles: frozenset[str] = frozenset()
+    angles: Mapping[str, frozenset[str]] = field(default_factory=dict)
     tried: Sequence[Tried] = ()
     arguments: frozenset[str] = frozenset()
     resolve: Callable[[list[str]], str] = lambda overrides: ""

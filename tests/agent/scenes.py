@@ -32,9 +32,11 @@ PARAMS: dict[str, Any] = {
     "data.sources.mine.count": 330, "data.ngram": 13, "model.name": "acme/tiny", "model.repo": "acme/tiny", "benchmark.seed": 1001,
 }  # fmt: skip
 AGENT = Agent("test", "llm", timeout_h=24.0, space={"train.lora_dropout": Dimension("float", 0.01, 0.3, first=0.1)})
+ANGLES = {CARD: frozenset({"model"}), RATE: frozenset({"framework"}), RANK: frozenset({"framework"})}
 KNOWN = Known(
     params=PARAMS, sources=SOURCES, situation=Situation("acme/tiny", 610, 0.662, "2 CPU cores", True, STATE, 400.0, 300.0), agent=AGENT,
-    mode="web", angles=frozenset({"model", "framework"}), arguments=frozenset({"learning_rate", "neftune_noise_alpha", "lora_rank"}),
+    mode="web", angles=ANGLES,
+    arguments=frozenset({"learning_rate", "neftune_noise_alpha", "lora_rank"}),
 )  # fmt: skip
 
 HALF = Option(

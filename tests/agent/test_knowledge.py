@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from agent import knowledge, knowledge_kb, knowledge_web, words
-from agent.knowledge import Passage, gather
+from agent import citations, knowledge, knowledge_kb, knowledge_web, words
+from agent.knowledge import Knowledge, Passage, Question, gather
 from agent.knowledge_cache import Cache
 from agent.knowledge_library import installed, open_library
 from stages.common.schema import Agent
@@ -42,6 +42,7 @@ class Backend:
         self.searches: list[dict[str, Any]] = []
         self.fetched: list[str] = []
         self.status, self.polls = status, 0
+        self.refused: set[str] = set()
         self.pages: dict[str, tuple[int, bytes, dict[str, str]]] = {"/acme/tiny": (200, CARD.encode(), {})}
 
         class Handler(BaseHTTPRequestHandler):
@@ -49,6 +50,8 @@ class Backend:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 if self.headers.get("X-API-Key") != KEY or backend.status != 200:
                     return self.send(backend.status if backend.status != 200 else 401, {"detail": {"message": f"bad key {KEY}"}})
+                if body["tool"] in backend.refused:
+                    return self.send(429, {"detail": {"message": "rate limit exceeded"}})
                 backend.searches.append(body)
                 self.send(200, {"task_id": str(len(backend.searches) - 1)})
 
@@ -110,9 +113,14 @@ def ask(settings: Agent, **more: Any) -> knowledge.Knowledge:
     given: dict[str, Any] = {
         "status": "s",
         "tried": "t",
-        "questions": ["lora rank"],
+        "questions": [
+            Question("model", "lora rank", "a card"),
+            Question("framework", "lora", "peft"),
+            Question("problem", "it forgets", "forgetting"),
+        ],
         "keys": ["train.lora_rank"],
         "repository": "acme/tiny",
+        "problem": "it forgets all names of towns",
     }
     return gather(settings, **{**given, **more})
 
@@ -139,22 +147,30 @@ def test_a_refused_key_is_not_told_and_the_next_source_is_taken(monkeypatch: pyt
     monkeypatch.setattr(knowledge, "FOLDER", tmp_path)
     monkeypatch.setenv("LEEROOPEDIA_API_KEY", KEY)
     with Backend(status=402)() as server:
-        found = ask(agent(server, enabled=True, sources={"card": Page(f"{server.url}/{{model}}", "model")}))
+        server.pages["/doc"] = (200, CARD.encode(), {})
+        pages = {"card": Page(f"{server.url}/{{model}}", "model"), "doc": Page(f"{server.url}/doc", "framework")}
+        found = ask(agent(server, enabled=True, sources=pages))
     assert found.mode == "web" and "nsufficient" in found.failures[0] and KEY not in str(found.failures)
 
 
 @pytest.mark.parametrize("name", ["", "NO_SUCH_KEY_HERE"])
 def test_without_a_key_the_knowledge_base_is_not_asked(backend: Backend, tmp_path: Path, name: str) -> None:
     with pytest.raises(knowledge_kb.Refused, match="holds no key"):
-        knowledge_kb.ask(KnowledgeBase(backend.url, name, 5.0, 2), [("search_knowledge", {"query": "x"})], Cache(tmp_path, 60))
+        knowledge_kb.ask(
+            KnowledgeBase(backend.url, name, 5.0, 2), [knowledge_kb.Question("search_knowledge", {"query": "x"})], Cache(tmp_path, 60)
+        )
     assert backend.searches == []
 
 
 def test_web_reads_the_registry_keeps_the_day_and_fetches_once(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LEEROOPEDIA_API_KEY")
-    settings = agent(
-        backend, enabled=True, sources={"card": Page(f"{backend.url}/{{model}}", "model"), "gone": Page(f"{backend.url}/gone", "framework")}
-    )
+    backend.pages["/issues"] = (200, CARD.encode(), {})
+    sources = {
+        "card": Page(f"{backend.url}/{{model}}", "model"),
+        "gone": Page(f"{backend.url}/gone", "framework"),
+        "issues": Page(f"{backend.url}/issues", "problem"),
+    }
+    settings = agent(backend, enabled=True, sources=sources)
     found = ask(settings)
     page = next(each for each in found.passages if each.citation.startswith("[source]"))
     assert found.mode == "web" and page.citation == f"[source]({backend.url}/acme/tiny)" and page.about == "model"
@@ -162,7 +178,7 @@ def test_web_reads_the_registry_keeps_the_day_and_fetches_once(backend: Backend,
     assert page.note == f"fetched {time.strftime('%Y-%m-%d', time.gmtime())}"
     assert any("404" in each for each in found.failures) and "web: no page about the framework was read" in found.failures
     ask(settings)
-    assert backend.fetched.count("/acme/tiny") == 1 and backend.fetched.count("/gone") == 2
+    assert backend.fetched.count("/acme/tiny") == 1 and backend.fetched.count("/gone") == 4  # tried once more in each
 
 
 def test_a_page_that_is_too_long_or_leads_elsewhere_is_not_read(backend: Backend, tmp_path: Path) -> None:
@@ -244,9 +260,22 @@ def test_nothing_inside_a_fence_can_end_it() -> None:
 
 
 def test_passages_are_cut_to_fit() -> None:
-    found = knowledge.shown(knowledge.Knowledge("library", [Passage(f"[lib: {k}]", "framework", "x" * 5000) for k in range(20)]), 8000)
-    assert sum(len(each["text"]) for each in found) < 8000 + 20 * 250 and len(found) >= 8
+    found = knowledge.shown([Passage(f"[lib: {k}]", "framework", "x y " * 1250) for k in range(20)], ["z"], 8000)
+    assert sum(len(each["text"]) for each in found) < 8000 and len(found) >= 8
     assert os.environ.get("LEEROOPEDIA_API_KEY") != KEY
+
+
+def test_the_part_of_a_long_page_that_concerns_the_question_is_shown() -> None:
+    noise = "\n\n".join(f"Section {k} is about the history of the project and its many friends." for k in range(400))
+    page = f"{noise}\n\nFor adapters a learning rate of 2e-4 is advised by the authors.\n\n{noise}"
+    (shown,) = knowledge.shown([Passage("[source](https://h.example/x)", "framework", page)], ["which learning rate for adapters"], 2000)
+    assert "learning rate of 2e-4 is advised" in shown["text"] and len(shown["text"]) <= 2000
+
+
+def test_every_source_gives_its_best_part_before_one_gives_more() -> None:
+    passages = [Passage(f"[lib: {k}]", "framework", ("weight decay matters. " * 20 + "\n\n") * 20) for k in range(5)]
+    found = knowledge.shown(passages, ["weight decay"], 3000)
+    assert len(found) == 5
 
 
 @pytest.mark.parametrize(
@@ -265,3 +294,61 @@ def test_a_page_that_is_sent_badly_is_a_failure_and_no_crash(
     web = Web(True, {"bad": Page(f"{backend.url}/bad", "framework")}, timeout_s=0.5)
     (page,) = knowledge_web.fetch(web, knowledge_web.addresses(web, "", ""), Cache(tmp_path, 60))
     assert failure in page.failure and (not failure or not page.text)
+
+
+def test_answers_that_cite_no_page_are_no_grounding_and_the_web_is_tried(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ANSWER", "I would try a rank of 16.")
+    sources = {"card": Page(f"{backend.url}/{{model}}", "model"), "doc": Page(f"{backend.url}/doc", "framework")}
+    backend.pages["/doc"] = (200, CARD.replace("acme/tiny", "doc").encode(), {})
+    found = ask(agent(backend, enabled=True, sources=sources))
+    assert found.mode == "web"
+    assert any("without naming a page" in each for each in found.failures)
+
+
+def test_one_refused_question_takes_no_paid_answer_with_it(backend: Backend) -> None:
+    backend.refused.add("query_hyperparameter_priors")
+    found = ask(agent(backend))
+    assert found.mode == "kb" and "[PageID: Principle/LoRA_Rank]" in found.sources
+    assert [each for each in found.failures if "rate limit" in each.lower()]
+    paid = [each["tool"] for each in backend.searches].count("search_knowledge")
+    ask(agent(backend))
+    assert [each["tool"] for each in backend.searches].count("search_knowledge") == paid  # kept, though another question failed
+
+
+def test_one_page_alone_is_no_grounding_in_the_web(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEEROOPEDIA_API_KEY")
+    found = ask(agent(backend, enabled=True, sources={"card": Page(f"{backend.url}/{{model}}", "model")}))
+    assert found.mode == "library" and any("fewer than 2" in each for each in found.failures)
+
+
+def test_a_failure_is_looked_for_though_nobody_reports_one_and_again_in_fewer_words(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LEEROOPEDIA_API_KEY")
+    sources = {"card": Page(f"{backend.url}/{{model}}", "model"), "issues": Page(f"{backend.url}/issues?q={{problem}}", "problem")}
+    backend.pages["/issues?q=it%20forgets%20all"] = (200, CARD.replace("acme/tiny", "issues").encode(), {})
+    found = ask(agent(backend, enabled=True, sources=sources))
+    assert found.mode == "web" and found.angles[f"[source]({backend.url}/issues?q=it%20forgets%20all)"] == {"problem"}
+
+
+def test_a_page_covers_the_angles_of_the_questions_that_led_to_it(backend: Backend) -> None:
+    found = ask(agent(backend))
+    assert found.angles["[PageID: Principle/LoRA_Rank]"] == {"model", "framework", "problem"}
+    assert all(covered == {"framework"} for citation, covered in found.angles.items() if citation.startswith("[lib:"))
+
+
+def test_each_hypothesis_is_looked_up_once(backend: Backend) -> None:
+    known = ask(agent(backend))
+    before = len(backend.searches)
+    found, failures = knowledge.look_up(agent(backend), known, ["weight decay of 0.1", "a cosine schedule"])
+    asked = [each["arguments"]["query"] for each in backend.searches[before:] if each["tool"] == "search_knowledge"]
+    assert asked == ["weight decay of 0.1", "a cosine schedule"] and failures == []
+    assert any("weight_decay" in passage.citation for passage in found)
+    assert not {passage.citation for passage in found if passage.text in known.sources.values()}
+
+
+def test_a_quote_of_an_excerpt_is_in_its_source() -> None:
+    text = "\n\n".join(f"Part {k} says that a rate of {k}e-4 is right." for k in range(1, 60))
+    known = Knowledge("web", [Passage("[source](https://h.example/x)", "framework", text)])
+    (shown,) = knowledge.shown(known.passages, ["a rate of 7e-4"], 700)
+    assert citations.holds(known.sources["[source](https://h.example/x)"], shown["text"].split(" ... ")[0])

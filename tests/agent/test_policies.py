@@ -27,7 +27,7 @@ SPACE = {
     "train.lora_dropout": Dimension("float", 0.01, 0.3, first=0.1),
     "train.lr_scheduler_type": Dimension("choice", choices=["cosine", "linear"]),
 }
-OPTUNA = replace(KNOWN, agent=replace(AGENT, policy="optuna", space=SPACE), angles=frozenset())
+OPTUNA = replace(KNOWN, agent=replace(AGENT, policy="optuna", space=SPACE), angles={})
 BREAKS: dict[str, Proposal] = {
     "tags": broken(why=f"{HALF.why} Use 17 heads."),
     "quotes": broken(evidence=(Quote("Its authors advise a learning rate of 9e-9", CARD, "model"), *HALF.evidence)),
@@ -58,7 +58,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[An
         passages = [Passage(name, "model" if name == CARD else "framework", text) for name, text in SOURCES.items()]
 
         def survey(_: Any, records: Any, hours: float, *, reads: bool) -> Any:
-            known = replace(KNOWN, agent=agent, hours_left=0.3, angles=KNOWN.angles if reads else frozenset())
+            known = replace(KNOWN, agent=agent, hours_left=0.3, angles=KNOWN.angles if reads else {})
             return known, Knowledge("web", passages)
 
         monkeypatch.setattr(planner, "survey", survey)
