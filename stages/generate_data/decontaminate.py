@@ -2,8 +2,10 @@
 
 python -m stages.generate_data decontaminate --train ROWS.jsonl --items NAME:SPLIT=ITEMS.jsonl ... [--ngram 13] [--fuzzy 0.6]
 
-Rows and items are JSON Lines with the usual fields (question, answer; instruction, input, output; messages; ...). Prints JSON: `rows`, how
-many were read, and `contaminated`, a list of {row, benchmark, split, match} with `row` counted from 0; never an item's text.
+Rows and items are JSON Lines. Of a row every text is searched, whatever its key and however deep it lies, JSON inside a text too. An item
+is what its usual fields say (question, answer; instruction, input, output; messages; ...), or all its text where it has none of them.
+Prints JSON: `rows`, how many were read, and `contaminated`, a list of {row, benchmark, split, match} with `row` counted from 0; never an
+item's text.
 Exit code 0 where nothing was found, 1 where something was, 3 on bad input.
 """
 
@@ -25,8 +27,8 @@ from typing import Any, NoReturn
 from stages.common.errors import PawlError
 from stages.common.files import read_jsonl
 from stages.common.items import SPLITS
-from stages.common.shapes import Question
-from stages.generate_data.overlap import FEWEST_SHINGLES, Hit, Index, Item, Turns
+from stages.generate_data.overlap import FEWEST_SHINGLES, Hit, Index, Item
+from stages.generate_data.texts import of_item, of_row
 
 CANARY = Item(
     "(control)", "val",
@@ -36,18 +38,6 @@ CANARY = Item(
 )  # fmt: skip
 """An item of no benchmark, always planted: so the control tries every signal, also where a benchmark's own items are too short for one."""
 _BLOCK = 1000
-_DEEPEST = 20  # lists and objects within each other; text that lies deeper is of no usual form
-_TEXTS = (
-    "question", "answer", "instruction", "input", "output", "prompt", "completion", "chosen", "rejected", "system", "reasoning", "messages",
-    "conversations", "history", "text",
-)  # fmt: skip
-_ANSWERS = ("answer", "output", "completion", "chosen", "rejected", "reasoning")
-
-
-def turns(question: Question) -> Turns:
-    """A training row as the search sees it."""
-    prompts = [*(content for _, content in question.context), question.question]
-    return Turns(prompts, [text for text in (question.reasoning, question.answer, question.rejected) if text])
 
 
 def read_items(benchmark: Path) -> list[Item]:
@@ -176,37 +166,8 @@ def _named(text: str) -> tuple[str, str, Path]:
 
 def _items(name: str, split: str, path: Path) -> Iterator[Item]:
     for number, row in enumerate(read_jsonl(path), 1):
-        texts = _texts(row, f"{path}:{number}")
+        texts = of_item(row, f"{path}:{number}")
         yield Item(name, split, "\n".join(texts.prompts) or texts.answers[0], "\n".join(texts.answers))
-
-
-def _texts(row: Any, where: str) -> Turns:
-    """All text of a row, whatever its form: here a row need not be fit for training."""
-    found = Turns([], [])
-    if isinstance(row, dict):
-        if isinstance(row.get("instruction"), str) and isinstance(row.get("input"), str) and row["input"]:
-            row = {**row, "instruction": f"{row['instruction']}\n{row['input']}", "input": ""}
-        for name in _TEXTS:
-            for role, text in _leaves(row.get(name)):
-                is_answer = role in ("assistant", "gpt") if role else name in _ANSWERS
-                (found.answers if is_answer else found.prompts).append(text)
-    if not found.prompts and not found.answers:
-        raise PawlError("a row without text in one of the usual fields", where=where, fix=f"the fields are: {', '.join(_TEXTS)}")
-    return found
-
-
-def _leaves(value: Any, role: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    if isinstance(value, bool) or value is None or value == "" or depth > _DEEPEST:
-        return
-    if isinstance(value, str | int | float):
-        yield role, str(value)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _leaves(part, role, depth + 1)
-    elif isinstance(value, dict):
-        yield from _leaves(
-            value.get("content", value.get("value", value.get("text"))), str(value.get("role", value.get("from", role))), depth + 1
-        )
 
 
 def _searched(index: Index, path: Path, workers: int) -> Iterator[tuple[int, list[tuple[int, Hit]]]]:
@@ -267,5 +228,5 @@ def _look(block: tuple[str, int, list[bytes]]) -> tuple[int, list[tuple[int, Hit
             row = json.loads(line.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise PawlError(f"broken line: {str(error)[:200]}", where=where, fix="mend or remove that line") from None
-        rows.append(_texts(row, where))
+        rows.append(of_row(row, where))
     return len(rows), [(at, hit) for at, hits in enumerate(_index.find_all(rows)) for hit in hits]

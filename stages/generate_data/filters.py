@@ -17,10 +17,10 @@ import numpy as np
 from stages.common.questions import Bad, normalize
 from stages.common.schema import Data
 from stages.generate_data import grams, minhash
-from stages.generate_data.decontaminate import turns
 from stages.generate_data.overlap import Hit, Index
 from stages.generate_data.rows import Counts, Row, Seen, answer_of, kind_of, record, seen
 from stages.generate_data.spool import Spool
+from stages.generate_data.texts import turns
 
 COUNTED = {"decontamination": "contaminated"}
 """Filters whose count has another name."""
@@ -113,7 +113,8 @@ class Filters:
     def bad(self, source: str, row: Bad, key: str = "bad") -> Bad:
         """Count and note a row that cannot be used, as it is returned: with nothing of the benchmark in its beginning and its reason."""
         setattr(self.counts[source], key, getattr(self.counts[source], key) + 1)
-        if self.index.find([row.raw, unescaped(row.raw), row.reason], ""):
+        if hits := self.index.find([row.raw, unescaped(row.raw), row.reason], ""):
+            self.hits.update(hits)  # found, though nobody would have trained on it
             # the reason may quote the row, as where a table without a header has an item for its names
             row = Bad(row.where, "not told, because the row holds a benchmark item")
         self.reject({"source": source, "where": row.where, "filter": key, "reason": row.reason, "row": row.raw})

@@ -196,3 +196,10 @@ def test_a_fence_is_longer_than_any_in_its_text() -> None:
 def test_quantiles_are_lengths_that_occur() -> None:
     assert quantiles(range(1, 101)) == {"total": 5050, "p50": 50, "p90": 90, "p99": 99, "max": 100}
     assert quantiles([7]) == {"total": 7, "p50": 7, "p90": 7, "p99": 7, "max": 7}
+
+
+def test_a_row_that_cannot_be_used_and_holds_an_item_is_told_as_a_hit(root: Path) -> None:
+    other = {"query": f"{HELD_OUT[0]} Now.", "reply": "y"}
+    report = make(root, limits={"max_bad_fraction": 0.9}, mine=local(root, [*rows(6), other]))
+    assert report["sources"]["mine"]["bad"] == 1 and report["rows"] == 6
+    assert [(hit["benchmark"], hit["rows"]) for hit in report["contamination"]["hits"]] == [("secrets", 1)]

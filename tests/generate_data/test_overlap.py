@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -232,6 +233,50 @@ def test_items_that_cannot_be_read_end_the_search_with_code_3(line: str, tmp_pat
     argv = ["--train", str(tmp_path / "rows.jsonl"), "--items", f"b:val={tmp_path / 'items.jsonl'}", "--workers", "1"]
     assert decontaminate.main(argv) == 3
     assert capsys.readouterr().out == ""
+
+
+COOPER = "A cooper in Elva makes 7 barrels a day; how many barrels does he keep for the long cold winter?"
+
+
+@pytest.mark.parametrize("text", [COOPER, "Who built the old mill?", '"Who" built\nthe old mill?'])
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda t: {"instruction": "Answer from the passage.", "context": t, "response": "49"},
+        lambda t: {"system": "You are kind.", "query": t, "response": "49"},
+        lambda t: {"instruction": "Solve.", "inputs": t, "targets": "49", "output": ""},
+        lambda t: {"messages": [{"role": "assistant", "content": None, "tool_calls": [
+            {"function": {"name": "ask", "arguments": json.dumps({"query": t})}}]}], "output": "x"},
+        lambda t: {"question": "Which one?", "choices": ["no", {"label": "B", "text": t}], "answer": "B"},
+        lambda t: {"question": "Q", "answer": "A", "meta": [[[[{"deep": [{"er": t}]}]]]]},
+        lambda t: {"qa": {t: "49"}},
+        lambda t: {"messages": [{"role": "user", "content": "Hi", "name": t}, {"role": "assistant", "content": "Yes"}]},
+        lambda t: {"messages": [{"role": t, "content": "Hi"}]},
+    ],
+)  # fmt: skip
+def test_every_string_of_a_row_is_searched(text: str, hide: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(hide(text)) + "\n")
+    (tmp_path / "items.jsonl").write_text(json.dumps({"item_id": "1", "question": text, "answer": "49", "licence": "MIT"}) + "\n")
+    argv = ["--train", str(tmp_path / "rows.jsonl"), "--items", f"b:val={tmp_path / 'items.jsonl'}", "--workers", "1"]
+    assert decontaminate.main(argv) == 1
+    assert [hit["row"] for hit in json.loads(capsys.readouterr().out)["contaminated"]] == [0]
+
+
+def test_a_row_too_deep_to_be_searched_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"a": ' * 300 + '"x"' + "}" * 300 + "\n")
+    (tmp_path / "items.jsonl").write_text(json.dumps({"question": COOPER, "answer": "9"}) + "\n")
+    argv = ["--train", str(tmp_path / "rows.jsonl"), "--items", f"b:val={tmp_path / 'items.jsonl'}", "--workers", "1"]
+    assert decontaminate.main(argv) == 3 and "rows.jsonl:1" in capsys.readouterr().err
+
+
+def test_a_field_that_rows_gain_later_is_searched_too() -> None:
+    from dataclasses import make_dataclass
+
+    from stages.common.shapes import Question
+    from stages.generate_data.texts import turns
+
+    later = make_dataclass("Later", [("tools", object, None)], bases=(Question,), frozen=True)
+    assert Index([Item("b", "val", COOPER, "49")], 13).find_all([turns(later("Q", "A", tools=[{"description": COOPER}]))]) != [[]]
 
 
 def test_text_in_parts_is_searched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
