@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from agent import account, execution, experiment, history, planner, settings, trial, workspace
+from agent import account, execution, experiment, history, planner, policy_llm, settings, trial, workspace
 from agent.history import Record, number
 from agent.progress import Progress, Run, clock, read_run, say
 from stages.common.config import read_params
@@ -17,12 +17,15 @@ from stages.common.process import stage_lock
 from stages.common.schema import Agent, validate
 from stages.common.schema.loop import Budget
 
+SILENT = 2
+"""Plannings in a row without an answer of the language model that end a run: whoever asked for `llm` did not ask for Optuna."""
+
 
 def start(policy: str = "", limits: dict[str, Any] | None = None) -> None:
     """Begin a run: a clean tree on a branch, and limits from conf/agent with those of the command line on top.
 
     Raises:
-        PawlError: the tree is not ready, an earlier run was cut short, or no language model is configured for `llm`.
+        PawlError: the tree is not ready, an earlier run was cut short, or no language model is configured for `llm` or answers.
     """
     with stage_lock("agent", record_failure=False):
         before = read_run()
@@ -41,6 +44,8 @@ def start(policy: str = "", limits: dict[str, Any] | None = None) -> None:
         budget = asdict(agent.budget) | {name: value for name, value in (limits or {}).items() if value is not None}
         validate(Budget(**budget), "agent.budget")
         run = Run(f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}", policy, budget, experiment.now())
+        if policy == "llm":
+            policy_llm.probe(agent.llm, run.id)
         _go(run)
 
 
@@ -108,6 +113,9 @@ def _go(run: Run) -> None:
         progress.enter("planning")
         agent: Agent = read_params("agent").agent
         plan = planner.plan(run.policy, agent, records, run.id, used.trials + 1, hours_left)
+        run.silent = run.silent + 1 if plan.silent else 0
+        if run.silent >= SILENT:
+            return _end(progress, f"the language model did not answer {run.silent} times in a row: {plan.silent}", records)
         if path := planner.audit(plan, agent.seed):
             say(f"agent: for you to read: {path}; facts that are wrong there no parameter mends")
         if plan.option is None:

@@ -36,13 +36,17 @@ class Attempt:
 
 @dataclass
 class Plan:
-    """The option that runs, the proposal that it is of, and the way there; `option` is None where nothing passed."""
+    """The option that runs, the proposal that it is of, and the way there; `option` is None where nothing passed.
+
+    `silent`: why the language model did not answer, "" if it did or was not asked.
+    """
 
     option: Option | None
     proposal: Proposal | None
     attempts: list[Attempt]
     mode: str
     known: Known
+    silent: str = ""
 
 
 def survey(agent: Agent, records: Sequence[Record], hours_left: float, *, reads: bool) -> tuple[Known, Knowledge]:
@@ -139,6 +143,7 @@ def plan(
     """The next experiment. A language model gets its refused proposal back `agent.max_revisions` times; then the first option that
     nothing was said against runs, else what Optuna proposes."""
     attempts: list[Attempt] = []
+    silent = ""
     if policy == "llm":
         known, found = survey(agent, records, hours_left, reads=True)
         told(f"agent: {FIRST_LINE[found.mode]}")
@@ -149,9 +154,9 @@ def plan(
             try:
                 proposal, reply = policy_llm.ask(asking)
             except PawlError as error:
-                if not agent.llm.base_url:
-                    raise
                 attempts.append(Attempt(count, "llm", None, [Refusal("reply", "", plain(error.what, 300))]))
+                silent = plain(f"{error.what} ({error.where})", 400) if isinstance(error, policy_llm.Unreachable) else ""
+                told(f"agent: warning: {plain(error.what, 300)}; where: {error.where}; fix: {error.fix}")
                 break
             refused = gates.check(proposal, known)
             attempts.append(Attempt(count, "llm", proposal, refused))
@@ -168,14 +173,16 @@ def plan(
             asking = policy_llm.revise(replace(asking, known=known), reply, refused, looked_up, hypotheses)
         for attempt in reversed(attempts):
             if attempt.proposal and (left := gates.clean(attempt.proposal, attempt.refused)):
-                return Plan(left[0], attempt.proposal, attempts, found.mode, known)
-        told("agent: no proposal of the language model passed the gates; Optuna takes over")
+                return Plan(left[0], attempt.proposal, attempts, found.mode, known, silent)
+        answered = any(attempt.proposal for attempt in attempts)
+        why = "no proposal of the language model passed the gates" if answered else "no proposal came from the language model"
+        told(f"agent: {why}; Optuna proposes this experiment")
     known, found = survey(agent, records, hours_left, reads=False)
     gain = float(getattr(read_params("judge").judge, "min_effect", 0.01))
     offered, refused = policy_optuna.propose(known, gain)
     attempts.append(Attempt(len(attempts) + 1, "optuna", offered, refused))
     options = gates.clean(offered, gates.check(offered, known)) if offered else []
-    return Plan(options[0] if options else None, offered, attempts, found.mode, known)
+    return Plan(options[0] if options else None, offered, attempts, found.mode, known, silent)
 
 
 def record_of(plan: Plan, commit: str, run: str, number: int) -> Record:

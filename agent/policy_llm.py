@@ -14,6 +14,8 @@ from agent.knowledge_cache import Cache
 from agent.progress import FOLDER
 from agent.proposal import SCHEMA, Proposal, from_json
 from stages.common.chat import NoReply, structured
+from stages.common.errors import PawlError
+from stages.common.schema import LLM
 
 _KEEP_S = 30 * 86400.0
 _FORMS = {
@@ -22,6 +24,14 @@ _FORMS = {
     "library": "[lib: ...], [experiment: ...], [situation]",
     "none": "[situation], [experiment: ...]",
 }
+
+
+_PROBE_S = 60.0
+_PROBE = {"type": "object", "properties": {"ready": {"type": "boolean"}}, "required": ["ready"], "additionalProperties": False}
+
+
+class Unreachable(PawlError):
+    """The server gave no answer at all: it is down, refuses the key or the model, or the key is not set."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,8 @@ def ask(asking: Asking) -> tuple[Proposal, str]:
     """The proposal, and the reply's text. A reply that was paid for before a kill is read from disk.
 
     Raises:
-        PawlError: no server, or no valid reply.
+        Unreachable: no answer at all.
+        NoReply: the model answered, and no answer of it was valid.
     """
     llm = asking.known.agent.llm
     cache = Cache(FOLDER / "replies", _KEEP_S)
@@ -68,7 +79,10 @@ def ask(asking: Asking) -> tuple[Proposal, str]:
     if text is None:
         try:
             reply = structured(llm, list(asking.messages), SCHEMA)
-        except NoReply as error:  # paid for all the same
+        except PawlError as error:
+            if not isinstance(error, NoReply) or not error.prompt_tokens + error.output_tokens:
+                raise Unreachable(error.what, where=error.where, fix=error.fix) from None
+            # paid for all the same
             account.add_call(asking.run, asking.trial, "no reply", error.prompt_tokens, error.output_tokens, error.cost)
             raise
         text = json.dumps(reply.value)
@@ -87,3 +101,20 @@ def revise(asking: Asking, reply: str, refusals: Sequence[Refusal], found: Seque
     told = words.render("revise.j2", refusals=[str(each)[:500] for each in refusals[:30]], passages=passages, fence=mark)
     back: tuple[dict[str, str], ...] = ({"role": "assistant", "content": reply[:20000]}, {"role": "user", "content": told})
     return replace(asking, messages=(*asking.messages[:2], *back))
+
+
+def probe(llm: LLM, run: str) -> None:
+    """One short question before a run begins. Any answer will do: whether a proposal is good, the gates say.
+
+    Raises:
+        Unreachable: no answer at all.
+    """
+    asked = [{"role": "user", "content": 'Reply with the JSON object {"ready": true} and nothing else.'}]
+    quick = replace(llm, retries=min(llm.retries, 1), timeout_s=min(llm.timeout_s, _PROBE_S))
+    try:
+        reply = structured(quick, asked, _PROBE, repairs=0)
+        account.add_call(run, 1, "probe", reply.prompt_tokens, reply.output_tokens, reply.cost)
+    except PawlError as error:
+        if not isinstance(error, NoReply) or not error.prompt_tokens + error.output_tokens:
+            raise Unreachable(error.what, where=error.where or "agent.llm", fix=f"{error.fix}; or: --policy optuna") from None
+        account.add_call(run, 1, "probe", error.prompt_tokens, error.output_tokens, error.cost)

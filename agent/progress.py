@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class Run:
         state, folder: what it does at the moment, and the experiment that it does it for.
         leg: seconds of work on that experiment, and `training`: of these in the stage `train`.
         ended: why it is over; empty while it can be taken up.
+        silent: plannings in a row in which the language model did not answer at all.
     """
 
     id: str
@@ -45,7 +46,7 @@ class Run:
     leg: float = 0.0
     training: float = 0.0
     ended: str = ""
-    notes: list[str] = field(default_factory=list)
+    silent: int = 0
 
 
 def read_run() -> Run | None:

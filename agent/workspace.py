@@ -21,7 +21,6 @@ from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, LESSONS, LOO
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.process import dvc_processes, forget_dead_dvc, locked, run, tail
-from stages.common.redaction import redact
 from stages.common.text import plain
 
 STATE = ("conf/experiment/current.yaml", "params.yaml", "dvc.lock", "reports")

@@ -109,6 +109,62 @@ def test_a_reply_that_is_no_proposal_leaves_it_to_optuna(served: Any, answer: st
     assert account.calls("run", 1)["llm"] > 0  # what could not be used was paid for, too
 
 
+def dead_servers() -> dict[str, LLM]:
+    """Language models that give no answer, by the cause."""
+    base = LLM(base_url="http://127.0.0.1:9/v1", model="fake", retries=0, timeout_s=2.0)
+    return {"Connection error": base, "PAWL_NO_SUCH_KEY": replace(base, api_key_env="PAWL_NO_SUCH_KEY")}
+
+
+@pytest.mark.parametrize("cause", dead_servers())
+def test_a_server_that_gives_no_answer_refuses_the_run_with_the_cause(cause: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account, "LEDGER", tmp_path / "calls.jsonl")
+    with pytest.raises(policy_llm.Unreachable, match=cause) as refused:
+        policy_llm.probe(dead_servers()[cause], "run")
+    assert "--policy optuna" in refused.value.fix
+
+
+def test_a_wrong_key_refuses_the_run_and_an_answer_of_any_kind_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account, "LEDGER", tmp_path / "calls.jsonl")
+    with FakeServer(fault=lambda number, body: "401" if number == 1 else "") as server:
+        llm = LLM(base_url=server.url, model="fake", price_in=1.0, retries=0)
+        with pytest.raises(policy_llm.Unreachable, match="wrong key"):
+            policy_llm.probe(llm, "run")
+        policy_llm.probe(llm, "run")  # it answers with something that is no JSON
+        assert server.requests == 2 and account.calls("run", 1)["llm"] > 0
+
+
+def test_a_server_that_dies_during_a_run_is_said_at_once_with_the_cause(served: Any) -> None:
+    server = served([GOOD])
+    server.agent.llm.base_url = "http://127.0.0.1:9/v1"
+    told: list[str] = []
+    found = planner.plan("llm", server.agent, [], "run", 1, told=told.append)
+    assert "did not answer: Connection error" in found.silent and any("Connection error" in line for line in told)
+    assert told[-1] == "agent: no proposal came from the language model; Optuna proposes this experiment"
+    assert found.option is not None and found.proposal and found.proposal.policy == "optuna"
+
+
+def test_a_run_with_a_language_model_ends_when_it_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent import loop
+    from agent.progress import Run
+
+    ended: list[str] = []
+    run = Run("r", "llm", {"trials": 9})
+    silent = planner.Plan(None, None, [planner.Attempt(1, "llm", None)], "web", KNOWN, "fake did not answer: 401")
+    option = replace(silent, option=HALF)
+    monkeypatch.setattr(loop, "_end", lambda progress, reason, records: ended.append(reason))
+    monkeypatch.setattr(loop.workspace, "require_ready", lambda: "commit")
+    monkeypatch.setattr(loop.settings, "require_composed", dict)
+    monkeypatch.setattr(loop.trial, "why_start", lambda params: "")
+    monkeypatch.setattr(loop.planner, "plan", lambda *_: option)
+    monkeypatch.setattr(loop.planner, "record_of", lambda *_: Record(1, "x", "PLANNED", "h"))
+    ran: list[str] = []
+    monkeypatch.setattr(loop, "_finish", lambda *_: ran.append("one"))
+    monkeypatch.setattr(loop, "_progress", lambda run: type("P", (), {"run": run, "enter": lambda *_: None})())
+    monkeypatch.setattr(loop.history, "read_history", lambda: ([], []))
+    loop._go(run)
+    assert ended == ["the language model did not answer 2 times in a row: fake did not answer: 401"] and ran == ["one"]
+
+
 def test_what_was_paid_for_before_a_kill_is_not_paid_for_again(served: Any) -> None:
     server = served([BREAKS["ratio"], GOOD])
     with server:

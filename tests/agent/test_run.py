@@ -145,7 +145,9 @@ def test_a_language_model_proposes_through_a_server_and_what_it_costs_is_counted
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((started.root / "experiments" / started.folders()[2] / "record.json").read_text())
     assert record["slug"] == "half-rank" and record["policy"] == "llm" and record["cost"]["llm"] > 0, done.stdout
-    assert record["changes"] == [{"key": "train.lora_rank", "before": 16, "after": 8}] and server.requests == 1
+    assert (
+        record["changes"] == [{"key": "train.lora_rank", "before": 16, "after": 8}] and server.requests == 2
+    )  # one to see that it answers
 
 
 def proposal(first: str) -> dict[str, object]:
