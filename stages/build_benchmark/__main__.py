@@ -44,6 +44,8 @@ def summarize(benchmark: Benchmark, tasks: dict[str, Task]) -> dict[str, Any]:
         rows[name] = {"val": len(task.val), "test": len(task.test), "duplicates": task.duplicates, "licence": task.licence}
         if task.repeated:
             rows[name]["repeated"] = task.repeated[:_GROUPS]
+        if task.shown:
+            rows[name]["in_worked_examples"] = task.shown
     licences = sorted({task.licence for task in tasks.values() if task.licence})
     duplicates = sum(task.duplicates for task in tasks.values())
     return {"name": benchmark.name, "seed": benchmark.seed, "tasks": rows, "duplicates": duplicates, "licence": "; ".join(licences)}
@@ -66,6 +68,8 @@ def main() -> None:
             print(
                 f"build_benchmark: {name}: {task['val']} validation and {task['test']} test items, {task['duplicates']} duplicates dropped"
             )
+            if shown := task.get("in_worked_examples"):
+                print(f"build_benchmark: {name}: {shown} questions left out: its own worked examples show them with their answers")
         print(f"build_benchmark: no question is in both; val {report['val_sha256'][:12]}, test {report['test_sha256'][:12]}")
 
 

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stages.build_benchmark import examples
 from stages.build_benchmark.convert import CONVERT, options, read
 from stages.common import wheels
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.lazy import quick_opencompass
+from stages.common.questions import normalize
 from stages.common.schema import Suite
 
 _CONFIGS = "opencompass.configs.datasets"
@@ -44,6 +46,7 @@ class Dataset:
         items: {question, answer, category, messages, reference, row}; the question is the last user turn, `row` the loader's columns
             where the evaluator looks at them.
         own_val: the items of the benchmark's own validation split.
+        shown: of both, the questions that stand among the worked examples of their own prompt, normalized.
         scoring: how replies become scores (see `scoring`).
     """
 
@@ -51,6 +54,7 @@ class Dataset:
     items: list[dict[str, Any]]
     own_val: list[dict[str, Any]]
     scoring: dict[str, Any]
+    shown: frozenset[str] = frozenset()
 
 
 def load(name: str, suite: Suite, *, own: bool) -> list[Dataset]:
@@ -65,9 +69,10 @@ def load(name: str, suite: Suite, *, own: bool) -> list[Dataset]:
         for number, config in enumerate(configurations(suite, where, path)):
             abbreviation = str(config["abbr"])
             safe = re.sub(r"[^A-Za-z0-9_.-]", "_", abbreviation) if abbreviation.isascii() else f"{name}-{number}"
-            items = _items(config, path, suite, where)
-            own_val = _items(_at(config, suite.val_split), path, suite, where) if own and suite.val_split else []
-            made.append(Dataset(safe, items, own_val, scoring(config, suite)))
+            shown: set[str] = set()
+            items = _items(config, path, suite, where, shown)
+            own_val = _items(_at(config, suite.val_split), path, suite, where, shown) if own and suite.val_split else []
+            made.append(Dataset(safe, items, own_val, scoring(config, suite), frozenset(shown)))
         return made
 
 
@@ -123,8 +128,12 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def render(config: dict[str, Any], dataset: Any) -> list[list[dict[str, str]]]:
-    """The conversation of each test item, as OpenCompass's generation task would send it to an OpenAI server."""
+def render(config: dict[str, Any], dataset: Any, taken: list[list[int]] | None = None) -> list[list[dict[str, str]]]:
+    """The conversation of each test item, as OpenCompass's generation task would send it to an OpenAI server.
+
+    Args:
+        taken: gets the rows that each item's examples are.
+    """
     from opencompass.models.base_api import APITemplateParser
 
     infer = config["infer_cfg"]
@@ -132,9 +141,11 @@ def render(config: dict[str, Any], dataset: Any) -> list[list[dict[str, str]]]:
     retriever = infer["retriever"]["type"](dataset, **{key: value for key, value in infer["retriever"].items() if key != "type"})
     parser, conversations = APITemplateParser(_META), []
     for index, shots in enumerate(retriever.retrieve()):
-        examples = retriever.generate_ice(shots, ice_template=ice)
+        if taken is not None:
+            taken.append(shots)
+        worked = retriever.generate_ice(shots, ice_template=ice)
         prompt = retriever.generate_prompt_for_generate_task(
-            index, examples, gen_field_replace_token="", ice_template=ice, prompt_template=template
+            index, worked, gen_field_replace_token="", ice_template=ice, prompt_template=template
         )
         parsed = parser.parse_template(prompt, mode="gen")
         conversations.append([{"role": "user", "content": parsed}] if isinstance(parsed, str) else [_message(turn) for turn in parsed])
@@ -155,15 +166,16 @@ def _at(config: dict[str, Any], split: str) -> dict[str, Any]:
     return {**config, "reader_cfg": {**config["reader_cfg"], "test_split": split}}
 
 
-def _items(config: dict[str, Any], path: Path, suite: Suite, where: str) -> list[dict[str, Any]]:
-    """The items of one dataset's test split."""
+def _items(config: dict[str, Any], path: Path, suite: Suite, where: str, shown: set[str]) -> list[dict[str, Any]]:
+    """The items of one dataset's test split; `shown` gets the questions that stand among their own examples."""
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     given = {key: value for key, value in config.items() if key not in ("type", "infer_cfg", "eval_cfg", "path")}
     try:
         dataset = config["type"](path=str(path.resolve()), **given)
         _answers_first(dataset)
-        rows = list(dataset.test)
-        conversations = render(config, dataset)
+        rows, taken = list(dataset.test), []
+        conversations = render(config, dataset, taken)
+        told = examples.shown(config, dataset, taken)
     except (OSError, ValueError, TypeError, KeyError, IndexError, AssertionError) as error:
         raise PawlError(
             f"OpenCompass cannot load {config['abbr']}: {type(error).__name__}: {str(error)[:300]}", where=str(path),
@@ -172,9 +184,11 @@ def _items(config: dict[str, Any], path: Path, suite: Suite, where: str) -> list
     column = config["reader_cfg"].get("output_column")
     post = config["eval_cfg"].get("dataset_postprocessor")
     keep_rows = suite.executes_code or wants_rows(config["eval_cfg"]["evaluator"])
-    return [
+    items = [
         _item(config, row, turns, _reference(row, column, post), keep_rows) for row, turns in zip(rows, conversations, strict=True)
     ]  # fmt: skip
+    shown |= {normalize(items[number]["question"]) for number in told}
+    return items
 
 
 def _answers_first(dataset: Any) -> None:

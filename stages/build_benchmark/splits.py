@@ -28,6 +28,7 @@ class Task:
         repeated: the questions that a suite's file holds more than once, as groups of places in it, counted from 1.
         scoring: how replies become scores, for a dataset of a suite.
         licence: of its data.
+        shown: how many questions were left out because they stand among the worked examples of their own prompt.
     """
 
     val: list[Item]
@@ -36,6 +37,7 @@ class Task:
     licence: str = ""
     repeated: list[list[int]] = field(default_factory=list)
     scoring: dict[str, Any] | None = None
+    shown: int = 0
 
 
 def build(benchmark: Benchmark) -> dict[str, Task]:
@@ -81,12 +83,13 @@ def _divide(
     places: dict[str, list[int]] = {}
     for place, item in enumerate(dataset.items, 1):
         places.setdefault(normalize(item["question"]), []).append(place)
-    firsts = [dataset.items[group[0] - 1] for group in places.values()]  # of questions that repeat, the first
+    # of questions that repeat, the first; none that its own prompt answers
+    firsts = [dataset.items[group[0] - 1] for question, group in places.items() if question not in dataset.shown]
     if benchmark.splits == "seeded":
         firsts.sort(key=lambda item: sha256_text(f"{benchmark.seed}\0{item['question']}"))
     half = len(firsts) if own else len(firsts) // 2
     test = firsts[-min(wanted["test"], half) :] if half else []
-    val = dataset.own_val if own else firsts
+    val = [item for item in dataset.own_val if normalize(item["question"]) not in dataset.shown] if own else firsts
     taken = {normalize(item["question"]) for item in test}
     val = [item for item in val if normalize(item["question"]) not in taken][: min(wanted["val"], len(val) if own else half)]
     for split, items in (("val", val), ("test", test)):
@@ -98,11 +101,13 @@ def _divide(
                 f"{len(keys & other)} {split} questions of {dataset.name} are on the other side of another dataset", where=where, fix=fix
             )
         if not items:
-            raise PawlError(f"{dataset.name} has no {split} items", where=where, fix="it needs at least two different questions")
+            examples = f"; {len(dataset.shown)} stand among the worked examples of its own configuration" if dataset.shown else ""
+            fix = "it needs at least two different questions" + (", or examples from other data" if examples else "")
+            raise PawlError(f"{dataset.name} has no {split} items{examples}", where=where, fix=fix)
         asked[split] |= keys
     groups = [group for group in places.values() if len(group) > 1]
     named = ([_named(dataset.name, item) for item in items] for items in (val, test))
-    return Task(*named, sum(len(group) - 1 for group in groups), licence, groups, dataset.scoring)
+    return Task(*named, sum(len(group) - 1 for group in groups), licence, groups, dataset.scoring, len(dataset.shown))
 
 
 def _named(name: str, item: Item) -> Item:

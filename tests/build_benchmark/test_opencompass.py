@@ -233,3 +233,18 @@ def test_the_right_choice_does_not_keep_its_place() -> None:
         path = convert.shuffled_choices(rows, Path(folder) / "x")
         found = list(read_jsonl(path))
     assert all(row[row["answer"]] == "right" for row in found) and len({row["answer"] for row in found}) == 4
+
+
+@pytest.mark.e2e
+def test_a_question_among_the_worked_examples_of_its_own_prompt_is_no_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenCompass's five-shot ARC takes its examples from the file that it asks about."""
+    monkeypatch.setattr(opencompass, "ROOT", tmp_path)
+    rows = [{"question": f"Which {n}?", "choices": [f"a{n}", f"b{n}", "c", "d"], "labels": list("ABCD"), "answer": "A"} for n in range(20)]
+    convert.arc(rows, tmp_path / "data/local/arc")
+    suite = Suite(config="ARC_c.ARC_c_few_shot_gen_e9b043", path="data/local/arc.jsonl", metric="accuracy", licence="CC")
+    benchmark = Benchmark(name="a", seed=1, suites={"arc_c": suite}, splits="ends", val_items=100, test_items=100)
+    report = make(benchmark, tmp_path / "out")["tasks"]["ARC-c"]
+    assert report["in_worked_examples"] == 5 and report["val"] + report["test"] == 14
+    for split in ("val", "test"):
+        for item in items(tmp_path / "out", split, "ARC-c"):
+            assert [turn["content"] for turn in item["messages"]].count(item["question"]) == 1
