@@ -8,31 +8,35 @@ python -m stages.common.config experiment=smoke train.seed=1      compose with H
 from __future__ import annotations
 
 import argparse
+import copy
 import difflib
 import functools
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, flatten, write_text
 from stages.common.mistakes import CONF, explain, first_line, located
 from stages.common.schema import SECTIONS, Config, validate
+from stages.common.secrets import close_resolvers, refuse_secrets
 
 PARAMS = ROOT / "params.yaml"
 _STARTED = time.time()
 
+close_resolvers()  # params.yaml is read without them too
 
-def compose(overrides: Sequence[str] = ()) -> str:
+
+def compose(overrides: Sequence[str] = (), conf: Path = CONF) -> str:
     """Compose conf/config.yaml with Hydra overrides and return the text of params.yaml, through the call that DVC itself makes.
 
     Raises:
@@ -41,29 +45,65 @@ def compose(overrides: Sequence[str] = ()) -> str:
     from dvc.utils.hydra import compose_and_dump
     from hydra.errors import HydraException
 
-    for path in [*CONF.rglob("*.yaml"), ROOT / "dvc.lock", ROOT / "dvc.yaml"]:
+    for path in [*conf.rglob("*.yaml"), ROOT / "dvc.lock", ROOT / "dvc.yaml"]:
         _refuse_conflict_markers(path)
-    sources = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8", errors="replace") for path in CONF.rglob("*.yaml")}
-    for where, written in [*sources.items(), *(("the command line", override) for override in overrides)]:
-        if "oc.env" in written or "oc.decode" in written:
-            fix = "name the variable in engine.api_key_env, or write the value itself"
-            raise PawlError("a value from the environment would be written into params.yaml, which is committed", where=where, fix=fix)
+    guard_composition()
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "params.yaml"
         try:
-            compose_and_dump(target, str(CONF), None, "config", str(CONF / "plugins"), list(overrides))
+            compose_and_dump(target, str(conf), None, "config", str(CONF / "plugins"), list(overrides))
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise located(explain(error), overrides) from None
-        text = target.read_text(encoding="utf-8")
-    whole = OmegaConf.create(text)
+        return target.read_text(encoding="utf-8")
+
+
+def guard_composition() -> None:
+    """Check whatever Hydra composes in this process before anyone can write it: here, and in `dvc exp run`, through conf/plugins."""
+    from hydra._internal.hydra import Hydra
+
+    close_resolvers()
+    if not hasattr(Hydra.compose_config, "__wrapped__"):
+        Hydra.compose_config = _checked(Hydra.compose_config)  # type: ignore[method-assign]
+
+
+def _checked(compose_config: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
+    @functools.wraps(compose_config)
+    def composed(hydra: Any, config_name: str | None, overrides: list[str], *args: Any, **kwargs: Any) -> DictConfig:
+        whole = compose_config(hydra, config_name, overrides, *args, **kwargs)
+        try:
+            check(whole)
+        except OmegaConfBaseException as error:
+            raise located(explain(error), overrides) from None
+        except PawlError as error:
+            raise located(error, overrides) from None
+        return whole
+
+    return composed
+
+
+def check(composed: DictConfig) -> None:
+    """Check a composition as a reader of params.yaml would find it: sections, types, ranges, and no secret in it.
+
+    Raises:
+        PawlError: `where` is the dotted key.
+        OmegaConfBaseException: a value refers to what is not there, or to a resolver.
+    """
+    plain = copy.deepcopy(composed)
+    with open_dict(plain):
+        plain.pop("hydra", None)
+    for key, value in flatten(OmegaConf.to_container(plain)).items():
+        if isinstance(value, str) and "${" in value:
+            try:
+                OmegaConf.select(plain, key)
+            except OmegaConfBaseException as error:
+                raise explain(error, key=key) from None
+    OmegaConf.resolve(plain)
+    whole = OmegaConf.create(OmegaConf.to_yaml(plain))
     assert isinstance(whole, DictConfig)
     _refuse_unknown_sections(whole, "params.yaml")
     for section in SECTIONS:
-        try:
-            _section(whole, section, CONF)
-        except PawlError as error:
-            raise located(error, overrides) from None
-    return text
+        _section(whole, section, CONF)
+    refuse_secrets(OmegaConf.to_container(whole))
 
 
 @contextmanager

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from omegaconf.errors import UnsupportedInterpolationType
 
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
+from stages.common.redaction import redact
 from stages.common.schema import SECTIONS, Config
+from stages.common.secrets import is_secret_name, looks_secret
 
 CONF = ROOT / "conf"
 
 
-def explain(error: Exception, prefix: str = "") -> PawlError:
-    """Turn Hydra's or OmegaConf's error into: which key, in which file, and what was probably meant."""
+def explain(error: Exception, prefix: str = "", key: str = "") -> PawlError:
+    """Turn Hydra's or OmegaConf's error into: which key (`key`, where it is known), in which file, and what was probably meant."""
     while isinstance(error.__cause__, Exception):  # Hydra wraps the error that knows the key
         error = error.__cause__
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
@@ -27,9 +30,16 @@ def explain(error: Exception, prefix: str = "") -> PawlError:
     text = str(error)
     unknown = re.search(r"Key '([^']+)' (?:is not in struct|not in '\w+')", text)
     named = re.search(r"full_key: ([\w.\-]+)", text)
-    key = getattr(error, "full_key", None) or (named[1] if named else unknown[1] if unknown else "")
+    key = key or getattr(error, "full_key", None) or (named[1] if named else unknown[1] if unknown else "")
     if prefix and not key.startswith(f"{prefix}."):
         key = f"{prefix}.{key}" if key else prefix
+    if isinstance(error, UnsupportedInterpolationType):
+        resolver = first_line(error).rpartition(" ")[2]
+        return PawlError(
+            f"${{{resolver}:...}} would write a value from the environment into params.yaml, which is committed",
+            where=key,
+            fix="write the value itself; of a secret, name its variable in the api_key_env of what uses it",
+        )
     if unknown:
         near = difflib.get_close_matches(key, _known_keys(), n=1, cutoff=0.5)
         fix = f"did you mean {near[0]}?" if near else "see stages/common/schema/ for the known keys"
@@ -42,7 +52,9 @@ def explain(error: Exception, prefix: str = "") -> PawlError:
             f"no option {name!r} in conf/{group}/", fix=f"{f'did you mean {near[0]}? ' if near else ''}There are: {', '.join(options)}"
         )
     return PawlError(
-        first_line(error), where=key, fix=f"correct {key}" if key else "check the spelling and the quoting of conf/ and of the overrides"
+        redact(first_line(error)),
+        where=key,
+        fix=f"correct {key}" if key else "check the spelling and the quoting of conf/ and of the overrides",
     )
 
 
@@ -63,10 +75,16 @@ def _known_keys(kind: type = Config, prefix: str = "") -> list[str]:
     return keys
 
 
+def shown(override: str) -> str:
+    """An override as it may be printed: of what may be a secret the key alone."""
+    key = override.partition("=")[0]
+    return key if looks_secret(override) or is_secret_name(key.rpartition(".")[2]) else repr(override)
+
+
 def located(error: PawlError, overrides: Sequence[str]) -> PawlError:
     """Say where the key in `where` was written: on the command line, or in which file and line of conf/."""
     given = [override for override in overrides if override.lstrip("+~").partition("=")[0] == error.where]
-    error.where = f"the override {given[-1]!r}" if given else _locate(error.where, _chosen(overrides))
+    error.where = f"the override {shown(given[-1])}" if given else _locate(error.where, _chosen(overrides))
     return error
 
 
