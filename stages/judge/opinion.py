@@ -9,7 +9,8 @@ from typing import Any
 from stages.common.chat import NoReply, Structured, structured
 from stages.common.errors import PawlError
 from stages.common.schema import LLM, Judge
-from stages.judge import prompt
+from stages.common.text import plain
+from stages.judge import prompt, words
 from stages.judge.inputs import Inputs, read_former, read_items
 from stages.judge.leaks import Guard
 from stages.judge.samples import draw
@@ -57,9 +58,12 @@ def opine(
     said = opinion["decision"]
     opinion |= {
         "model": judge.llm.model,
-        "veto": said == "no" and verdict["accepted"] and bool(opinion["words"]),  # a veto needs a reason that can be read
+        "veto": said == "no" and verdict["accepted"],
         "disagreement": bool(said) and (said == "yes") != verdict["accepted"],
     }
+    if opinion["veto"] and not opinion["words"]:  # the fact stays, the words go
+        told = f"{plain(judge.llm.model, 80)} vetoes an acceptance that the evidence carries; its reason repeated benchmark content."
+        opinion["words"] = {"Code Summary": words.put_into_words(known)["Code Summary"], "Reason": told, "Decision": "no"}
     if opinion["words"]:
         opinion["words"]["Reason"] = labelled(opinion["words"]["Reason"], known, opinion["veto"])
     return opinion
@@ -79,16 +83,16 @@ def _ask(llm: LLM, messages: list[dict[str, str]], guard: Guard) -> dict[str, An
         except NoReply as error:
             spent.append(error)  # paid for all the same; the first reply stands, without the sentences that leak
     left = sum(len(guard.found(text)) for text in texts.values())
-    words = {name: guard.cut(text) for name, text in texts.items()}
+    kept = {name: guard.cut(text) for name, text in texts.items()}
     account = {
         "decision": got.value["Decision"],
         "leaks": {"found": len(found), "cut": left},
         "repaired": any(each.repaired for each in spent if isinstance(each, Structured)),
         **_paid(spent),
     }
-    if not words["Reason"]:
+    if not kept["Reason"]:
         return {**account, "words": None, "failed": "nothing of its reason was left after the sentences that repeat benchmark content"}
-    return {**account, "words": {**words, "Decision": got.value["Decision"]}, "failed": ""}
+    return {**account, "words": {**kept, "Decision": got.value["Decision"]}, "failed": ""}
 
 
 def _paid(asked: Iterable[Structured | NoReply]) -> dict[str, Any]:

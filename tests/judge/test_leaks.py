@@ -60,6 +60,74 @@ def test_insight_is_left_alone(guard, sentence):
     assert not guard.leaks(sentence)
 
 
+LISTS = [
+    {"benchmark": "back", "question": f"Solve it. Reverse this list of words: {words}", "answer": ", ".join(words.split(", ")[::-1])}
+    for words in (
+        "that, have, or, think", "way, what, you, it", "river, stone, apple, cloud", "small, number, of, words",
+        "paper, lamp, of, green, horse",
+        *(f"alpha{k}, beta{k}, gamma{k}" for k in range(40)),
+    )
+]  # fmt: skip
+SUMS = [{"benchmark": "sums", "question": f"State the sum: {k} + {k + 1} =", "answer": str(2 * k + 1)} for k in range(40, 100)]
+SEEN = [
+    *({"question": item["question"], "expected": item["answer"], "output": item["answer"]} for item in LISTS[:5]),
+    {"question": SUMS[54]["question"], "expected": "189", "output": "24"},
+    {"question": "How many legs has a spider and a dog? Think.", "expected": "12", "output": "9"},
+    {"question": "Is it nice?", "expected": "positive", "output": "positive"},
+]
+LABELS = [{"benchmark": "mood", "question": f"Review {k}: it was {k} times better. Mood?", "answer": "positive"} for k in range(9)]
+
+
+@pytest.fixture(scope="module")
+def strict():
+    replies = ["I think that it would be the best way to find out", "24", "the model is not able to say so", "Accuracy rose by 24 points"]
+    return Guard([*LISTS, *SUMS, *LABELS], replies, SEEN, PUBLIC)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "It fails on that, have, or, think.",  # a short item of everyday words alone
+        "It fails on way what you it.",  # its four words without commas
+        "It cannot reverse 'way', 'what', 'you' and 'it'.",
+        "It fails on river stone apple cloud.",  # without commas
+        "It mixes cloud with apple and the river.",  # in another order
+        "It drops green horse from paper, lamp, of, green, horse.",
+        "It never finds one hundred and eighty-nine.",
+        "It never finds One Hundred Eighty Nine.",
+        "It fails where the 189th is asked for.",
+        "The sum is ninety-four plus ninety-five.",
+        "It answers 24 where more is right.",
+        "The answer is twelve, and it answers nine.",
+        "Its reply was 9 again.",
+        "The loss fell, yet it gives 24.",
+    ],
+)
+def test_what_only_an_item_has_is_found_however_short_or_spelled(strict, sentence):
+    assert strict.leaks(sentence)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Accuracy rose by 24 points.",
+        "It rose by 24.",
+        "Accuracy rose from 12 to 24 percent on 189 validation items.",
+        "Raise the rank from 12 to 24, and train for 9 epochs on 189 rows.",
+        "About 24 of 189 items are cut off.",
+        "I think that it would be the best way to find out.",  # what anybody says, in a reply too
+        "The model is not able to say so.",
+        "You have to think that it is what it is.",  # the words of a list, not as a list
+        "Most answers of the class positive are right.",  # a label of the task
+        "It loses the second of two steps, then a third.",
+        "A small number of words is lost at the end.",
+        "Twelve epochs are more than it needs, nine would do.",
+    ],
+)
+def test_what_is_common_in_the_language_or_a_figure_of_the_run_is_no_leak(strict, sentence):
+    assert not strict.leaks(sentence)
+
+
 def test_a_grouped_number_is_the_number():
     guard = Guard(ITEMS, [], [{"question": "What is 1300 + 29?", "expected": "1329", "output": "yes"}], PUBLIC)
     assert guard.leaks("It never finds 1,329.") and guard.leaks("It fails on 1'300.") and not guard.leaks("It has 2 tasks, 100 items each.")

@@ -123,13 +123,20 @@ def test_a_leaking_sentence_is_asked_for_again_once_then_cut_and_counted(run):
     assert verdict["words"] == {"Code Summary": "LoRA.", "Reason": "It is better. Work on length.", "Decision": "yes"}
 
 
-def test_where_every_sentence_leaks_there_is_no_veto_and_the_rules_speak(run):
+def test_a_veto_survives_the_words_that_are_cut(run):
     with FakeServer(answer=lambda body: reply(Decision="no", Reason="It fails at val question 17.", Code_Summary="Fine.")) as server:
         verdict = judged(run, server)
-    assert verdict["accepted"] and not verdict["opinion"]["veto"] and verdict["opinion"]["disagreement"]
-    assert verdict["words_by"] == "rules" and "nothing of its reason was left" in verdict["opinion"]["failed"]
+    assert verdict["outcome"] == "reject" and not verdict["accepted"] and verdict["opinion"]["veto"] and verdict["opinion"]["disagreement"]
+    assert verdict["words"]["Reason"].startswith("[Implementation Quality Issue] fake vetoes an acceptance that the evidence carries")
+    assert verdict["words"]["Decision"] == "no" and "nothing of its reason was left" in verdict["opinion"]["failed"]
     for name in ("judge.json", "judge.md"):
         assert "question 17" not in (run / "reports" / name).read_text()
+
+
+def test_where_every_sentence_leaks_and_there_is_nothing_to_veto_the_rules_speak(run):
+    with FakeServer(answer=lambda body: reply(Decision="yes", Reason="It fails at val question 17.", Code_Summary="Fine.")) as server:
+        verdict = judged(run, server)
+    assert verdict["accepted"] and not verdict["opinion"]["veto"] and verdict["words_by"] == "rules"
 
 
 ATTACKS = [
