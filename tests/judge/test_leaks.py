@@ -120,7 +120,7 @@ def test_what_only_an_item_has_is_found_however_short_or_spelled(strict, sentenc
         "You have to think that it is what it is.",  # the words of a list, not as a list
         "Most answers of the class positive are right.",  # a label of the task
         "It loses the second of two steps, then a third.",
-        "A small number of words is lost at the end.",
+        "The number of words that it drops is small.",
         "Twelve epochs are more than it needs, nine would do.",
     ],
 )
