@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from agent import workspace
 from agent.permissions import EXTRA
 from stages.common.errors import PawlError
-from stages.common.failure import redact
 from stages.common.files import ROOT
+from stages.common.redaction import redact
 from stages.common.text import plain
 
 _CHECK_S = 600.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -13,7 +12,8 @@ from pathlib import Path
 from stages.common import adapter as adapters
 from stages.common import batching
 from stages.common.errors import PawlError
-from stages.common.files import main_root, read_json
+from stages.common.files import main_root
+from stages.common.placement import Split
 from stages.common.schema import Engine
 
 
@@ -30,20 +30,23 @@ class Command:
         return int(self.argv[self.argv.index("--port") + 1])
 
 
-def command(engine: Engine, model_dir: Path, adapter: Path | None, *, port: int, gpus: int, python: str) -> Command:
+def command(
+    engine: Engine, model_dir: Path, adapter: Path | None, *, port: int, split: Split, python: str, invariant: bool = False
+) -> Command:
     """The command line and environment that serve a model.
 
     Args:
         adapter: served beside its base (vLLM only; for transformers it is merged before).
-        gpus: over how many the model is split (0: CPU).
+        split: the GPUs of each copy (0: CPU), and the copies.
         python: the interpreter of the engine's environment.
+        invariant: an answer does not depend on which other requests are computed beside it (vLLM on a GPU, at some cost in speed).
     """
     address = ["--host", "127.0.0.1", "--port", str(port)]
     env = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
     if engine.kind == "transformers":
-        argv = [python, "-m", "stages.common.batching", *address, "--dtype", engine.dtype, "--device", "cuda" if gpus else "cpu"]
+        argv = [python, "-m", "stages.common.batching", *address, "--dtype", engine.dtype, "--device", "cuda" if split.tensor else "cpu"]
         argv += ["--max-model-len", str(engine.max_model_len), "--model", str(model_dir)]
-        if not gpus:
+        if not split.tensor:
             env["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads made it 7 times slower on a machine with other work
         return Command(argv + engine.extra_args, str(model_dir), env)
     argv = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_dir), *address]
@@ -56,23 +59,18 @@ def command(engine: Engine, model_dir: Path, adapter: Path | None, *, port: int,
     if engine.kind == "vllm_cpu":
         env["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; by default it takes half of the machine
     else:
+        if invariant:
+            env["VLLM_BATCH_INVARIANT"] = "1"
         argv += ["--gpu-memory-utilization", f"{engine.gpu_memory_utilization:g}"]
-        if gpus > 1:
-            argv += ["--tensor-parallel-size", str(gpus)]
+        if split.tensor > 1:
+            argv += ["--tensor-parallel-size", str(split.tensor)]
+        if split.data > 1:
+            argv += ["--data-parallel-size", str(split.data)]
         if engine.nodes > 1:  # a Ray cluster that the user started: a pipeline over the machines, tensors split within each
             argv += ["--pipeline-parallel-size", str(engine.nodes), "--distributed-executor-backend", "ray"]
     if adapter:
         argv += ["--enable-lora", "--max-lora-rank", str(adapters.max_rank(adapter)), "--lora-modules", f"adapter={adapter.resolve()}"]
     return Command(argv + engine.extra_args, "adapter" if adapter else "base", env)
-
-
-def shards(model_dir: Path, gpus: int) -> int:
-    """Over how many of the visible GPUs the model can be split: vLLM wants the number to divide the attention heads."""
-    if gpus < 2:
-        return gpus
-    config = read_json(model_dir / "config.json")
-    heads = (config.get("text_config") or config).get("num_attention_heads") or 1
-    return max(count for count in range(1, gpus + 1) if heads % count == 0)
 
 
 def serve_python() -> str:
@@ -89,18 +87,6 @@ def serve_python() -> str:
 
 def interpreter(kind: str) -> str:
     return serve_python() if kind.startswith("vllm") else sys.executable
-
-
-def visible_gpus() -> int:
-    """How many NVIDIA GPUs this process may use: CUDA_VISIBLE_DEVICES where it is set, else what nvidia-smi lists."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        names = [name.strip() for name in chosen.split(",")]
-        return len(names[: names.index("-1")] if "-1" in names else [name for name in names if name])
-    if not (smi := shutil.which("nvidia-smi")):
-        return 0
-    listed = subprocess.run([smi, "-L"], capture_output=True, text=True, timeout=60)
-    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines()) if listed.returncode == 0 else 0
 
 
 def engine_version(kind: str, python: str) -> str:

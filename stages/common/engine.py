@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from stages.common import adapter as adapters
-from stages.common import server
-from stages.common.commands import Command, command, engine_version, interpreter, shards, visible_gpus
+from stages.common import placement, server
+from stages.common.commands import Command, command, engine_version, interpreter
 from stages.common.errors import PawlError
 from stages.common.files import read_json, sha256_folder, sha256_text
+from stages.common.gpus import Card, visible
 from stages.common.llm import api_key
 from stages.common.schema import Engine
+
+_INVARIANT_FROM = (8, 0)
+"""Compute capability from which vLLM 0.32 and later offer batch invariance (docs.vllm.ai, features/batch_invariance)."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,24 @@ def serve(
     weights = weights_sha256 or sha256_folder(model_dir, "*.safetensors")
     engine = copy.copy(engine)  # no dataclass where a stage loads only some of its keys
     engine.dtype = _dtype(engine.dtype, model_dir)
-    gpus = 0 if engine.kind == "vllm_cpu" else visible_gpus()
+    gpus = [] if engine.kind == "vllm_cpu" else visible()
+    if engine.kind == "vllm" and not gpus:
+        raise PawlError(
+            "engine=vllm serves on GPUs, and none is visible here", where="engine.kind",
+            fix="run Pawl on a machine with a GPU, or choose engine=external, engine=vllm_cpu or engine=transformers",
+        )  # fmt: skip
     python = interpreter(engine.kind)
     fingerprint = {
         "engine": engine.kind, "engine_version": engine_version(engine.kind, python), "dtype": engine.dtype,
         "device": "cuda" if gpus else "cpu", "max_model_len": engine.max_model_len, "extra_args": list(engine.extra_args),
         "base_sha256": weights, "adapter_sha256": _tuned_sha256(adapter), "chat_template_sha256": sha256_text(chat_template(model_dir)),
     }  # fmt: skip
+    split = _split(engine, model_dir, gpus)
+    invariant = engine.kind == "vllm" and engine.batch_invariant and all(card.capability >= _INVARIANT_FROM for card in gpus)
+    if engine.kind == "vllm" and engine.batch_invariant and not invariant:
+        print("evaluate: this GPU cannot compute answers independently of their batch: the same weights may answer a few items differently")
+    if gpus:  # greedy answers differ between kinds of GPU, between ways to split a model, and with the batch
+        fingerprint |= {"gpu": gpus[0].name, "tensor_parallel": split.tensor, "batch_invariant": invariant}
     content: list[Any] = [weights, fingerprint["chat_template_sha256"]]  # a folder keeps its name when another model comes to lie in it
     with ExitStack() as stack:
         if adapter and not adapters.is_adapter(adapter):
@@ -94,8 +109,8 @@ def serve(
             adapter = None
         if beside and (not adapters.is_adapter(beside) or engine.kind == "transformers" or adapters.needs_merge(beside)):
             beside = None
-        make = functools.partial(_command, engine, model_dir, adapter or beside, shards(model_dir, gpus), python)
-        running = stack.enter_context(_running(engine, make, log, meanwhile, gpus=gpus, lora=adapter or beside, content=content))
+        make = functools.partial(_command, engine, model_dir, adapter or beside, split, python, invariant)
+        running = stack.enter_context(_running(engine, make, log, meanwhile, gpus=len(gpus), lora=adapter or beside, content=content))
         name = make(0).model
         if adapter is None and name == "adapter":
             name = "base"
@@ -125,8 +140,19 @@ def _tuned_sha256(adapter: Path | None) -> str | None:
     return adapters.sha256(adapter) if adapters.is_adapter(adapter) else sha256_folder(adapter, "*.safetensors")
 
 
-def _command(engine: Engine, model_dir: Path, adapter: Path | None, gpus: int, python: str, port: int) -> Command:
-    return command(engine, model_dir, adapter, port=port, gpus=gpus, python=python)
+def _split(engine: Engine, model_dir: Path, gpus: list[Card]) -> placement.Split:
+    if engine.kind == "transformers":
+        return placement.Split(min(1, len(gpus)))
+    return placement.choose(
+        model_dir, engine.dtype, [card.total_gib for card in gpus], engine.gpu_memory_utilization, engine.max_model_len,
+        engine.tensor_parallel, engine.nodes,
+    )  # fmt: skip
+
+
+def _command(
+    engine: Engine, model_dir: Path, adapter: Path | None, split: placement.Split, python: str, invariant: bool, port: int
+) -> Command:
+    return command(engine, model_dir, adapter, port=port, split=split, python=python, invariant=invariant)
 
 
 def _running(

@@ -29,9 +29,9 @@ from stages.common.commands import Command
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, write_json
 from stages.common.redaction import redact_file
+from stages.common.server_log import last_words
 
 _POLL_S = 0.25
-_TAIL = 2500  # characters of a dead server's log that fit on one screen
 _YIELD_S = 60.0  # how long another server may take to end when this one is wanted
 
 
@@ -146,8 +146,8 @@ def await_ready(name: str, running: Running, log: Path, startup_s: float, meanwh
             print(f"starting {name} (log: {log})")
         waited, now = True, time.monotonic()
         if now - begun > startup_s:
-            lines = process.tail(log, _TAIL)
-            fix = "raise engine.startup_timeout_s if it was still loading"
+            lines, fix = last_words(log)
+            fix = fix or "raise engine.startup_timeout_s if it was still loading"
             raise PawlError(f"{name} was not ready after {startup_s:g} s; its last lines:\n{lines}", where=str(log), fix=fix)
         if now - told > 15:
             told = now
@@ -173,7 +173,8 @@ def direct() -> urllib.request.OpenerDirector:
 def _check(ended: bool, server: subprocess.Popen[bytes] | None, log: Path) -> None:
     if ended:
         code = f" with code {server.returncode}" if server else ""
-        raise ServerDiedError(f"the server ended{code}; its last lines:\n{process.tail(log, _TAIL)}", where=str(log))
+        lines, fix = last_words(log)
+        raise ServerDiedError(f"the server ended{code}; its last lines:\n{lines}", where=str(log), fix=fix)
 
 
 # --- the keeper of a shared server
@@ -218,7 +219,7 @@ def _start_keeper(state: Path, log: Path) -> None:
     while not process.locked(state.with_suffix(".alive")):
         if keeper.poll() is not None:
             state.unlink(missing_ok=True)
-            raise PawlError(f"the server's keeper ended:\n{process.tail(log, _TAIL)}", where=str(log))
+            raise PawlError(f"the server's keeper ended:\n{last_words(log)[0]}", where=str(log))
         time.sleep(0.05)
 
 

@@ -33,7 +33,7 @@ def main() -> None:
     with locked(args):
         with load_params(
             "engine.kind", "engine.dtype", "engine.max_model_len", "engine.extra_args", "engine.base_url", "engine.served_model",
-            "engine.served_adapter", "engine.nodes", "engine.judge",
+            "engine.served_adapter", "engine.tensor_parallel", "engine.batch_invariant", "engine.nodes", "engine.judge",
             "evaluate.max_output_tokens", "evaluate.temperature", "evaluate.top_p", "evaluate.top_k", "evaluate.seed",
             "evaluate.num_runs", "evaluate.limit", "evaluate.think_open", "evaluate.think_close", "evaluate.think_begun",
             "evaluate.template", "benchmark.evaluator", "benchmark.postprocessor",

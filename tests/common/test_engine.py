@@ -16,6 +16,7 @@ import pytest
 from stages.common import adapter as adapters
 from stages.common import commands, engine, llm, server
 from stages.common.errors import PawlError
+from stages.common.placement import Split
 from stages.common.schema import Engine
 from tests.fake_server import FakeServer
 
@@ -53,8 +54,8 @@ def make_adapter(folder: Path, **config: object) -> Path:
     return folder
 
 
-def render(kind: str, model: Path, adapter: Path | None = None, gpus: int = 0, **changes: object) -> commands.Command:
-    return commands.command(settings(kind, **changes), model, adapter, port=9100, gpus=gpus, python="/env/bin/python")
+def render(kind: str, model: Path, adapter: Path | None = None, gpus: int = 0, copies: int = 1, **changes: object) -> commands.Command:
+    return commands.command(settings(kind, **changes), model, adapter, port=9100, split=Split(gpus, copies), python="/env/bin/python")
 
 
 def value(argv: list[str], option: str) -> str:
@@ -81,11 +82,14 @@ def test_transformers_names_its_model_by_folder(model: Path) -> None:
 def test_vllm_spreads_over_the_visible_gpus(model: Path) -> None:
     assert value(render("vllm", model, gpus=4).argv, "--tensor-parallel-size") == "4"
     assert "--tensor-parallel-size" not in render("vllm", model, gpus=1).argv
+    assert value(render("vllm", model, gpus=2, copies=4).argv, "--data-parallel-size") == "4"
+    assert "--data-parallel-size" not in render("vllm", model, gpus=4).argv
     started = render("vllm", model, gpus=1, extra_args=["--seed", "7"], gpu_memory_utilization=0.5)
     assert started.argv[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]
     assert started.argv[-2:] == ["--seed", "7"] and started.model == "base"
     assert value(started.argv, "--gpu-memory-utilization") == "0.5" and value(started.argv, "--max-model-len") == "1024"
     assert value(started.argv, "--chat-template") == str(model / "chat_template.jinja")
+    assert "VLLM_BATCH_INVARIANT" not in started.env
     assert started.env["VLLM_NO_USAGE_STATS"] == "1" and "VLLM_CPU_KVCACHE_SPACE" not in started.env
 
 
@@ -114,12 +118,6 @@ def test_vllm_serves_the_adapter_with_the_next_rank_it_knows(rank: int, pattern:
 def test_a_rank_that_vllm_cannot_serve_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(PawlError, match="rank is 1024"):
         render("vllm", model, make_adapter(tmp_path / "adapter", r=1024))
-
-
-@pytest.mark.parametrize(("visible", "count"), [("0,1,2,3", 4), ("", 0), ("1", 1), ("-1", 0), ("0,-1,2", 1), ("GPU-a,GPU-b", 2)])
-def test_visible_gpus_are_those_that_cuda_would_use(visible: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert commands.visible_gpus() == count
 
 
 def test_the_adapter_is_known_by_what_it_computes(tmp_path: Path) -> None:
@@ -348,7 +346,50 @@ def test_several_machines_split_the_model_through_ray(model: Path) -> None:
     assert value(started.argv, "--distributed-executor-backend") == "ray"
 
 
-@pytest.mark.parametrize(("heads", "gpus", "split"), [(9, 0, 0), (9, 1, 1), (9, 4, 3), (32, 8, 8), (12, 8, 6)])
-def test_a_model_is_split_over_as_many_gpus_as_divide_its_heads(tmp_path: Path, heads: int, gpus: int, split: int) -> None:
-    (tmp_path / "config.json").write_text(f'{{"num_attention_heads": {heads}}}')
-    assert commands.shards(tmp_path, gpus) == split
+H100 = "0, GPU-0, NVIDIA H100 80GB HBM3, 81559, 81000, 580.82.07, 9.0, Disabled"
+TURING = "0, GPU-0, Tesla T4, 15360, 15000, 580.82.07, 7.5, Disabled"
+
+
+@pytest.fixture
+def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A machine whose nvidia-smi prints these lines and whose vLLM is a server that answers; yields the fingerprint."""
+
+    def make(model: Path, *lines: str, **changes: object) -> tuple[dict, commands.Command]:
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/lines\n")
+        (tmp_path / "bin/nvidia-smi").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.setattr(engine, "interpreter", lambda kind: sys.executable)
+        monkeypatch.setattr(engine, "engine_version", lambda kind, python: "vllm 0.33.0")
+        seen = []
+
+        @contextmanager
+        def running(given: Engine, start, *rest: object, **more: object) -> Iterator[server.Running]:
+            seen.append(start(9100))
+            yield server.Running(9100, lambda: None)
+
+        monkeypatch.setattr(engine, "_running", running)
+        with engine.serve(settings("vllm", dtype="bfloat16", **changes), model, None, log=tmp_path / "log") as endpoint:
+            return endpoint.fingerprint, seen[0]
+
+    return make
+
+
+def test_on_a_gpu_answers_do_not_depend_on_their_batch_and_the_fingerprint_says_so(model: Path, on_gpu) -> None:
+    fingerprint, started = on_gpu(model, H100, H100.replace("0, GPU-0", "1, GPU-1"))
+    assert started.env["VLLM_BATCH_INVARIANT"] == "1" and value(started.argv, "--data-parallel-size") == "2"
+    assert fingerprint["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert fingerprint["tensor_parallel"] == 1 and fingerprint["batch_invariant"] is True
+
+
+def test_a_gpu_that_cannot_is_told_and_marked(model: Path, on_gpu, capsys) -> None:
+    fingerprint, started = on_gpu(model, TURING)
+    assert "VLLM_BATCH_INVARIANT" not in started.env and fingerprint["batch_invariant"] is False
+    assert "may answer a few items differently" in capsys.readouterr().out
+
+
+def test_vllm_without_a_gpu_is_refused_before_anything_starts(model: Path, on_gpu) -> None:
+    with pytest.raises(PawlError, match="none is visible"):
+        on_gpu(model)

@@ -20,6 +20,8 @@ class Engine:
     Attributes:
         keep_alive: the evaluations of one `dvc repro` share one server; it ends with the run, or unused after keep_alive_idle_s.
         gpu_memory_utilization: share of each GPU that vLLM takes.
+        tensor_parallel: GPUs that share one copy of the model: a number, or `auto`, as few as it fits on; the other GPUs hold copies.
+        batch_invariant: vLLM on a GPU answers a request alike whatever is computed beside it, where the GPU can (capability 8.0).
         nodes: machines of a running Ray cluster over which vLLM splits the model, each with as many GPUs as this one.
         served_adapter: the name under which an external server serves the fine-tuned model.
         judge: the language model that scores benchmarks whose evaluator asks one.
@@ -33,6 +35,8 @@ class Engine:
     keep_alive: bool = True
     keep_alive_idle_s: float = number(900.0, above=0, unit="seconds")
     gpu_memory_utilization: float = number(0.9, above=0, high=1)
+    tensor_parallel: str = "auto"
+    batch_invariant: bool = True
     nodes: int = number(1, low=1, unit="machines")
     extra_args: list[str] = field(default_factory=list)
     base_url: str = ""
@@ -50,6 +54,12 @@ def check_engine(engine: Engine, key: str) -> None:
             f"{key}.extra_args carries a key, which params.yaml would make public", where=f"{key}.extra_args",
             fix="leave it out: the server listens on this machine alone, and lives as long as the evaluation",
         )  # fmt: skip
+    if engine.tensor_parallel != "auto" and not re.fullmatch(r"[1-9]\d{0,2}", engine.tensor_parallel):
+        raise PawlError(
+            f"{key}.tensor_parallel is {engine.tensor_parallel!r}",
+            where=f"{key}.tensor_parallel",
+            fix="set it to auto, or to a number of GPUs",
+        )
     if engine.kind == "external" and not engine.base_url:
         raise PawlError(f"{key}.base_url is empty, but {key}.kind is 'external'", where=f"{key}.base_url", fix=f"set {key}.base_url")
 

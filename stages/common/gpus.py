@@ -1,0 +1,82 @@
+"""The NVIDIA GPUs of this machine, as nvidia-smi lists them, and which of them this process may use. Loads no CUDA."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+_FIELDS = ("index", "uuid", "name", "memory.total", "memory.free", "driver_version", "compute_cap", "mig.mode.current")
+_PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU. Memory in GiB; `capability` (0, 0) if the driver does not tell it; `mig`: it is divided into instances."""
+
+    index: int
+    uuid: str
+    name: str
+    total_gib: float
+    free_gib: float
+    driver: str
+    capability: tuple[int, int]
+    mig: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.total_gib:.1f} GiB ({self.free_gib:.1f} free), driver {self.driver}"
+
+
+def cards() -> list[Card]:
+    """Every GPU of the machine; empty if there is none or the driver does not answer."""
+    if not (smi := shutil.which("nvidia-smi")):
+        return []
+    query = [smi, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
+    try:
+        found = subprocess.run(query, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
+    except (subprocess.SubprocessError, OSError):
+        return []
+    rows = [[part.strip() for part in line.split(",")] for line in found.stdout.splitlines()]
+    return [_card(row) for row in rows if len(row) == len(_FIELDS) and row[0].isdigit()]
+
+
+def _card(row: list[str]) -> Card:
+    index, uuid, name, total, free, driver, capability, mig = row
+    return Card(int(index), uuid, name, _gib(total), _gib(free), driver, _version(capability), mig == "Enabled")
+
+
+def _gib(mib: str) -> float:
+    return float(mib) / 1024 if mib.replace(".", "", 1).isdigit() else 0.0
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+
+def visible() -> list[Card]:
+    """The GPUs that CUDA shows to this process, in its order: those that CUDA_VISIBLE_DEVICES names, by number or UUID, else all.
+
+    CUDA stops at the first name that it does not know. A MIG instance is named by a UUID of its own and counts as the GPU that it is part
+    of, with the memory of the whole.
+    """
+    found = cards()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return found
+    shown: list[Card] = []
+    for name in (part.strip() for part in chosen.split(",")):
+        card = _named(name, found)
+        if card is None:
+            break
+        shown.append(card)
+    return shown
+
+
+def _named(name: str, found: list[Card]) -> Card | None:
+    if name.isdigit():
+        return next((card for card in found if card.index == int(name)), None)
+    if name.startswith("MIG-"):
+        return next((card for card in found if card.mig), None)
+    return next((card for card in found if name and card.uuid.startswith(name)), None)

@@ -1,0 +1,101 @@
+"""Over how many GPUs vLLM splits a model, and how many copies of it answer: as small as fits, and the rest of the GPUs as copies.
+
+A split costs communication at every layer, a copy costs none, so that a model that fits on one GPU is never split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.common.errors import PawlError
+from stages.common.files import read_json
+
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_OVERHEAD_GIB = 1.5
+"""CUDA context, CUDA graphs and activations of vLLM on each GPU, roughly."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """`tensor`: GPUs that share a copy of the model (0: the CPU). `data`: copies."""
+
+    tensor: int
+    data: int = 1
+
+
+CPU = Split(0)
+
+
+def choose(
+    model_dir: Path, dtype: str, memory_gib: Sequence[float], utilization: float, max_model_len: int, wanted: str, nodes: int = 1
+) -> Split:
+    """The split for GPUs of this memory.
+
+    Args:
+        dtype: in which the weights are served.
+        memory_gib: of each GPU that may be used; empty: the CPU serves.
+        utilization: share of each GPU that may be taken.
+        wanted: `auto`, or the number of GPUs for a copy.
+        nodes: machines with as many GPUs each; the layers are divided among them, and there is one copy.
+
+    Raises:
+        PawlError: the model cannot be split as wanted, or does not fit.
+    """
+    if not memory_gib:
+        return CPU
+    config = read_json(model_dir / "config.json")
+    config = config.get("text_config") or config
+    possible = [count for count in range(1, len(memory_gib) + 1) if not obstacle(config, count)]
+    if wanted != "auto":
+        return _as_wanted(config, int(wanted), len(memory_gib), nodes)
+    need = needed_gib(model_dir, config, dtype, max_model_len) / nodes
+    room = min(memory_gib) * utilization - _OVERHEAD_GIB
+    powers = [count for count in possible if count & (count - 1) == 0]  # vLLM's fast all-reduce knows powers of two
+    tensor = next((count for count in powers if need / count <= room), 0)
+    if not tensor:
+        raise PawlError(
+            f"the model needs {need:.1f} GiB to be served, and {max(powers)} GPU(s) offer {max(powers) * max(room, 0.0):.1f}",
+            where="engine",
+            fix="lower engine.max_model_len, choose engine.dtype=bfloat16, use more GPUs, or a smaller model",
+        )
+    return Split(tensor, len(memory_gib) // tensor if nodes == 1 else 1)
+
+
+def _as_wanted(config: dict[str, Any], wanted: int, gpus: int, nodes: int) -> Split:
+    reason = obstacle(config, wanted) if wanted <= gpus else f"only {gpus} GPU(s) can be used"
+    if reason:
+        raise PawlError(
+            f"the model cannot be split over {wanted} GPUs: {reason}", where="engine.tensor_parallel", fix="set engine.tensor_parallel=auto"
+        )
+    return Split(wanted, gpus // wanted if nodes == 1 else 1)
+
+
+def obstacle(config: dict[str, Any], count: int) -> str:
+    """Why vLLM cannot split a model over so many GPUs, "" if it can: each holds whole heads, and equal parts of the MLP.
+
+    Source: vllm/model_executor/models/qwen2.py and distributed/utils.py, 0.33.
+    """
+    heads = config.get("num_attention_heads") or 1
+    key_heads = config.get("num_key_value_heads") or heads
+    if heads % count:
+        return f"{heads} attention heads"
+    if key_heads % count and count % key_heads:
+        return f"{key_heads} key-value heads"
+    for name in ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size"):
+        if (width := config.get(name) or 0) % count:
+            return f"{name} {width}"
+    return ""
+
+
+def needed_gib(model_dir: Path, config: dict[str, Any], dtype: str, max_model_len: int) -> float:
+    """Memory of the weights and of the keys and values of one request of full length, GiB."""
+    stored = _BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2)
+    weights = sum(path.stat().st_size for path in model_dir.glob("*.safetensors")) * _BYTES.get(dtype, stored) / stored
+    heads = config.get("num_attention_heads") or 1
+    width = config.get("head_dim") or (config.get("hidden_size") or 0) // heads
+    layers = config.get("num_hidden_layers") or 0
+    per_token = 2 * layers * (config.get("num_key_value_heads") or heads) * width * _BYTES.get(dtype, stored)
+    return float(weights + per_token * max_model_len) / 2**30

@@ -1,0 +1,179 @@
+"""Which GPUs there are, and how a model is laid over them, checked with a stand-in for nvidia-smi and the published sizes of models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stages.common import gpus, placement, server_log
+from stages.common.errors import PawlError
+from stages.common.placement import Split
+
+CARD = "{n}, GPU-{n}{n}{n}{n}-aaaa, NVIDIA H100 80GB HBM3, 81559, {free}, 580.82.07, 9.0, Disabled"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts an nvidia-smi that prints these lines, or fails, on an otherwise empty path."""
+
+    def make(lines: list[str], code: int = 0) -> None:
+        tool = tmp_path / "nvidia-smi"
+        (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
+        tool.write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/lines\nexit {code}\n")
+        tool.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return make
+
+
+EIGHT = [CARD.format(n=n, free=81000) for n in range(8)]
+
+
+def test_each_card_is_read_with_what_decides_on_it(machine) -> None:
+    machine([CARD.format(n=0, free=512)])
+    (card,) = gpus.cards()
+    assert card.name == "NVIDIA H100 80GB HBM3" and card.driver == "580.82.07" and card.capability == (9, 0)
+    assert card.total_gib == pytest.approx(79.6, abs=0.1) and card.free_gib == 0.5
+
+
+def test_a_field_that_the_driver_does_not_know_is_no_crash(machine) -> None:
+    machine(["0, GPU-a, Tesla K80, 11441, 11000, 470.10, [N/A], [N/A]", "garbage"])
+    (card,) = gpus.cards()
+    assert card.capability == (0, 0) and not card.mig
+
+
+@pytest.mark.parametrize(("lines", "code"), [([], 0), (["NVIDIA-SMI has failed"], 9), (["No devices were found"], 0)])
+def test_a_driver_that_does_not_answer_is_a_machine_without_a_gpu(machine, lines: list[str], code: int) -> None:
+    machine(lines, code)
+    assert gpus.cards() == [] == gpus.visible()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "shown"),
+    [
+        (None, [0, 1, 2, 3, 4, 5, 6, 7]), ("", []), ("-1", []), ("1", [1]), ("3,1", [3, 1]), ("0,-1,2", [0]), ("0,9,2", [0]),
+        ("GPU-2222-aaaa,GPU-4444", [2, 4]), (" 5 , 6", [5, 6]), ("nonsense", []),
+    ],
+)  # fmt: skip
+def test_visible_gpus_are_those_that_cuda_would_use(machine, monkeypatch, chosen: str | None, shown: list[int]) -> None:
+    machine(EIGHT)
+    if chosen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    assert [card.index for card in gpus.visible()] == shown
+
+
+def test_an_instance_of_a_divided_gpu_counts_as_one(machine, monkeypatch) -> None:
+    machine([CARD.format(n=0, free=81000).replace("Disabled", "Enabled")])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-5c1f-77")
+    assert len(gpus.visible()) == 1
+
+
+# published config.json: attention heads, key-value heads, MLP width, hidden size, layers, weights in GiB as bfloat16
+PUBLISHED = {
+    "qwen2.5-0.5b": (14, 2, 4864, 896, 24, 0.92),
+    "qwen2.5-1.5b": (12, 2, 8960, 1536, 28, 2.9),
+    "qwen2.5-7b": (28, 4, 18944, 3584, 28, 14.2),
+    "qwen2.5-32b": (40, 8, 27648, 5120, 64, 61.0),
+    "qwen3-14b": (40, 8, 17408, 5120, 40, 27.5),
+    "llama-3.2-3b": (24, 8, 8192, 3072, 28, 6.0),
+    "llama-3.3-70b": (64, 8, 28672, 8192, 80, 131.4),
+    "smollm2-360m": (15, 5, 2560, 960, 32, 0.67),
+}
+
+
+def published(name: str, folder: Path) -> Path:
+    heads, key_heads, width, hidden, layers, gib = PUBLISHED[name]
+    config = {
+        "num_attention_heads": heads, "num_key_value_heads": key_heads, "intermediate_size": width, "hidden_size": hidden,
+        "num_hidden_layers": layers, "dtype": "bfloat16",
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    with open(folder / "model.safetensors", "wb") as file:
+        file.truncate(int(gib * 2**30))  # a hole: it takes no disk
+    return folder
+
+
+def laid(name: str, folder: Path, count: int, gib: float, wanted: str = "auto", dtype: str = "bfloat16") -> Split:
+    return placement.choose(published(name, folder), dtype, [gib] * count, 0.9, 4096, wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "gib", "split"),
+    [
+        ("qwen2.5-7b", 8, 80, Split(1, 8)), ("qwen2.5-7b", 1, 24, Split(1, 1)), ("qwen2.5-7b", 8, 12, Split(2, 4)),
+        ("qwen2.5-1.5b", 7, 24, Split(1, 7)), ("qwen2.5-0.5b", 3, 24, Split(1, 3)), ("qwen2.5-32b", 2, 80, Split(1, 2)),
+        ("qwen2.5-32b", 8, 24, Split(4, 2)), ("qwen3-14b", 2, 24, Split(2, 1)), ("llama-3.3-70b", 8, 80, Split(2, 4)),
+        ("llama-3.3-70b", 8, 24, Split(8, 1)), ("smollm2-360m", 4, 24, Split(1, 4)), ("llama-3.2-3b", 6, 80, Split(1, 6)),
+    ],
+)  # fmt: skip
+def test_a_model_is_split_over_as_few_gpus_as_it_fits_on_and_copied_over_the_rest(
+    tmp_path: Path, name: str, count: int, gib: float, split: Split
+) -> None:
+    assert laid(name, tmp_path, count, gib) == split
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("count", range(1, 9))
+def test_no_split_is_chosen_that_vllm_refuses(tmp_path: Path, name: str, count: int) -> None:
+    heads, key_heads, width, *_ = PUBLISHED[name]
+    tensor = laid(name, tmp_path, count, 2000 / count).tensor
+    assert heads % tensor == 0 and width % tensor == 0 and (key_heads % tensor == 0 or tensor % key_heads == 0)
+
+
+def test_a_model_that_fits_nowhere_is_refused_with_the_figures(tmp_path: Path) -> None:
+    with pytest.raises(PawlError, match=r"needs 132\.\d GiB to be served, and 2 GPU\(s\) offer 40"):
+        laid("llama-3.3-70b", tmp_path, 2, 24)
+
+
+def test_a_float32_copy_needs_twice_as_much(tmp_path: Path) -> None:
+    assert laid("qwen2.5-7b", tmp_path, 2, 24, dtype="float32").tensor == 2
+
+
+@pytest.mark.parametrize(("wanted", "words"), [("3", "28 attention heads"), ("8", "only 4 GPU"), ("4", "")])
+def test_a_split_that_was_asked_for_is_taken_or_refused(tmp_path: Path, wanted: str, words: str) -> None:
+    if not words:
+        assert laid("qwen2.5-7b", tmp_path, 4, 80, wanted) == Split(4, 1)
+        return
+    with pytest.raises(PawlError, match=words):
+        laid("qwen2.5-7b", tmp_path, 4, 80, wanted)
+
+
+def test_over_several_machines_there_is_one_copy(tmp_path: Path) -> None:
+    folder = published("llama-3.3-70b", tmp_path)
+    assert placement.choose(folder, "bfloat16", [24.0] * 4, 0.9, 4096, "auto", nodes=2) == Split(4, 1)
+
+
+# as vLLM 0.33 writes them, cut: the cause stands far above the end
+DEAD = {
+    "ValueError: Free memory on device (20.1/23.6 GiB) on startup is less than desired GPU memory utilization": "gpu_memory_utilization",
+    "ValueError: To serve at least one request (32768), 4.0 GiB KV cache is needed, which is larger than": "max_model_len",
+    "RuntimeError: The NVIDIA driver on your system is too old (found version 12040).": "update the NVIDIA driver",
+    "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.": "gcc",
+    "AssertionError: 28 is not divisible by tensor parallel size 8": "tensor_parallel=auto",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.": "free the GPU",
+    "RuntimeError: NCCL error: unhandled system error": "NCCL_P2P_DISABLE",
+    "RuntimeError: Failed to infer device type": "vllm_cpu",
+}
+
+
+@pytest.mark.parametrize(("line", "fix"), DEAD.items())
+def test_a_dead_server_is_explained_by_its_cause_and_not_by_its_last_lines(tmp_path: Path, line: str, fix: str) -> None:
+    log = tmp_path / "serve.log"
+    end = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
+    log.write_text(f"INFO loading\n(EngineCore pid=7) ERROR {line}\n" + "  frame of a traceback, of which there are many\n" * 200 + end)
+    shown, told = server_log.last_words(log)
+    assert fix in told
+    assert shown.splitlines()[0].endswith(line) and "See root cause above" in shown
+
+
+def test_an_unknown_error_is_shown_first_and_given_no_fix(tmp_path: Path) -> None:
+    log = tmp_path / "serve.log"
+    log.write_text(
+        "KeyError: 'rope_scaling'\n" + "noise\n" * 2000 + "RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    shown, fix = server_log.last_words(log)
+    assert shown.startswith("KeyError: 'rope_scaling'") and fix == ""
+    assert server_log.last_words(tmp_path / "none") == ("", "")
