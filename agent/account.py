@@ -13,9 +13,9 @@ from agent import workspace
 from agent.history import Record, number
 from agent.progress import FOLDER
 from stages.common.config import read_params
-from stages.common.doctor import gpus
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
+from stages.common.gpus import visible
 from stages.common.schema.loop import Budget
 
 LEDGER = FOLDER / "calls.jsonl"
@@ -131,10 +131,8 @@ def gpus_at_work() -> int:
     try:
         params = read_params("train", "launcher")
     except PawlError:  # broken since: a crash is recorded all the same
-        return min(1, len(gpus()))
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    shown = len(gpus()) if chosen is None else len([part for part in chosen.split(",") if part not in ("", "-1")])
-    here = 0 if params.train.device == "cpu" else min(len(gpus()), shown)
+        return min(1, len(visible()))
+    here = 0 if params.train.device == "cpu" else len(visible())
     if not here or params.launcher.kind == "local":
         return min(1, here)
     return (params.launcher.workers or here) * params.launcher.nodes

@@ -12,9 +12,9 @@ from agent.execution import BASELINE, INTERRUPTED
 from agent.gates import Situation, Tried
 from agent.history import Record, number
 from agent.knowledge import Passage
-from stages.common.doctor import gpus
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, read_json
+from stages.common.gpus import cards
 from stages.common.text import plain
 
 REPORTS = ROOT / "reports"
@@ -85,7 +85,7 @@ def _chat(base: dict[str, Any]) -> bool:
 
 def hardware() -> str:
     """The GPUs by name, else the cores."""
-    found = [line.split(",")[0].strip() for line in gpus()]
+    found = [card.name for card in cards()]
     return f"{len(found)} x {found[0]}" if found else f"{os.cpu_count() or 1} CPU cores"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from stages.common.doctor import missing
+from tests import gpu_machines
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -73,3 +74,9 @@ def run_in(
     if ok and done.returncode:
         raise AssertionError(f"{' '.join(argv)}: exit {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
     return done
+
+
+@pytest.fixture
+def gpu_machine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> gpu_machines.Make:
+    """Makes this machine one with the GPUs that it is called with."""
+    return gpu_machines.install(tmp_path_factory.mktemp("gpus"), monkeypatch)

@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from stages.common import gpus
 from stages.common.errors import run_main
 from stages.common.files import main_root
 from stages.common.redaction import redact
@@ -32,18 +33,6 @@ KEYS = ("OPENAI_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_TOKEN", "LEEROOPEDIA_API_
 """Keys that Pawl, or a library under it, looks for; those that params.yaml names as api_key_env come on top."""
 PATIENCE_S = 3.0
 """For an endpoint to answer."""
-
-
-def gpus() -> list[str]:
-    """Name, memory and driver of each NVIDIA GPU; empty where there is none or the driver does not answer."""
-    if not shutil.which("nvidia-smi"):
-        return []
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-    except (subprocess.SubprocessError, OSError):
-        return []
-    return [line.strip() for line in found.stdout.splitlines() if line.strip()]
 
 
 _ROOM = """
@@ -73,8 +62,8 @@ def has_rooms(user: int | None = None) -> bool:
 def missing() -> dict[str, str]:
     """What this machine lacks, and what therefore cannot run here (also the reasons for skipped tests)."""
     lacks = {}
-    if not gpus():
-        lacks["gpu"] = "no NVIDIA GPU: engine=vllm cannot run here, training uses the CPU"
+    if not any(not card.obstacle() for card in gpus.cards()):
+        lacks["gpu"] = "no NVIDIA GPU that works here: engine=vllm cannot run, training uses the CPU"
     if not (main_root() / ".venv-serve/bin/python").exists():
         lacks["serve"] = "no .venv-serve: engines vllm and vllm_cpu cannot run here (make serve-env)"
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
@@ -174,8 +163,9 @@ def main() -> int:
     results, lacks, served = checks(), missing(), serving()
     for good, line in results:
         print(f"{'ok  ' if good else 'BAD '} {line}")
-    for gpu in gpus():
-        print(f"ok   GPU, memory, driver: {gpu}")
+    for card in gpus.cards():
+        note = card.obstacle() or card.remark()
+        print(f"{'BAD ' if card.obstacle() else 'ok  '} GPU {card.index}: {card}{f': {note}' if note else ''}")
     if served:
         print(f"ok   .venv-serve: {served}")
     for reason in lacks.values():

@@ -9,6 +9,12 @@ from dataclasses import dataclass
 
 _FIELDS = ("index", "uuid", "name", "memory.total", "memory.free", "driver_version", "compute_cap", "mig.mode.current")
 _PATIENCE_S = 20.0
+DRIVER = (580, 65)
+"""The least driver for CUDA 13, which the pinned torch and vLLM are built for (NVIDIA's CUDA 13.0 release notes)."""
+CAPABILITY = (7, 5)
+"""The oldest GPU that they hold kernels for (torch.cuda.get_arch_list of 2.15.0: sm_75 and later)."""
+BFLOAT16 = (8, 0)
+"""From here on a GPU computes in bfloat16; older ones emulate it in training, and vLLM refuses it."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,20 @@ class Card:
     driver: str
     capability: tuple[int, int]
     mig: bool = False
+
+    def obstacle(self) -> str:
+        """Why nothing here can compute on this GPU, "" if it can."""
+        if _version(self.driver) < DRIVER:
+            return f"driver {self.driver} is too old: CUDA 13 needs {'.'.join(map(str, DRIVER))} or later"
+        if (0, 0) < self.capability < CAPABILITY:
+            return f"compute capability {_shown(self.capability)} is too old: {_shown(CAPABILITY)} is the least"
+        return ""
+
+    def remark(self) -> str:
+        """What to know of a GPU that works, "" if nothing."""
+        if (0, 0) < self.capability < BFLOAT16:
+            return "no bfloat16 (before Ampere): set train.precision=fp16 and engine.dtype=float16"
+        return "divided into instances (MIG): one process uses one of them" if self.mig else ""
 
     def __str__(self) -> str:
         return f"{self.name}, {self.total_gib:.1f} GiB ({self.free_gib:.1f} free), driver {self.driver}"
@@ -51,8 +71,12 @@ def _gib(mib: str) -> float:
 
 
 def _version(text: str) -> tuple[int, int]:
-    major, _, minor = text.partition(".")
+    major, minor = (*text.split("."), "", "")[:2]
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+
+def _shown(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
 
 
 def visible() -> list[Card]:

@@ -19,9 +19,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from stages.common.doctor import gpus
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, read_json
+from stages.common.gpus import visible
 from stages.common.schema import Launcher
 
 _PASSED_ON = ("HF_HUB_OFFLINE", "DISABLE_VERSION_CHECK", "TOKENIZERS_PARALLELISM", "HF_DATASETS_CACHE", "PYTHONPATH", "OMP_WAIT_POLICY",
@@ -66,7 +66,7 @@ def main() -> int:
     if launcher.address:
         ray.init(address=launcher.address, runtime_env={"env_vars": env})
     else:
-        ray.init(num_cpus=(launcher.workers or max(1, len(gpus()))) + 1, include_dashboard=False, runtime_env={"env_vars": env})
+        ray.init(num_cpus=(launcher.workers or max(1, len(visible()))) + 1, include_dashboard=False, runtime_env={"env_vars": env})
     workers = launcher.workers or int(ray.cluster_resources().get("GPU", 0))
     if not workers:
         raise PawlError("the cluster has no GPU", where="launcher.workers", fix="set launcher.workers to train on CPUs")

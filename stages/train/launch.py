@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from stages.common import process
-from stages.common.doctor import gpus
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, read_json, write_json
+from stages.common.gpus import visible
 from stages.common.schema import Launcher, Train
 from stages.train import checkpoints
 from stages.train.arguments import resumable
@@ -87,8 +87,7 @@ def devices(train: Train, launcher: Launcher) -> int:
         return 0
     if launcher.kind == "ray" and launcher.address:
         return cluster_gpus(launcher.address)
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return len(gpus()) if chosen is None else min(len(gpus()), len([part for part in chosen.split(",") if part not in ("", "-1")]))
+    return len(visible())
 
 
 def placed(train: Train, launcher: Launcher) -> Launcher:

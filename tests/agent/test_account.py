@@ -15,6 +15,7 @@ from stages.common.errors import PawlError
 from stages.common.files import write_json
 from stages.common.schema import Launcher
 from stages.common.schema.loop import Budget
+from tests.gpu_machines import H100
 
 
 @pytest.mark.parametrize(
@@ -87,14 +88,13 @@ def test_what_the_judge_paid_to_explain_a_crash_is_in_the_account(here: Path, mo
     ],
 )
 def test_a_training_without_a_report_costs_the_gpu_hours_that_were_seen(
-    here: Path, monkeypatch: pytest.MonkeyPatch, launcher: Launcher, seen: int, device: str, hours: float, visible: str | None
+    here: Path, gpu_machine, monkeypatch: pytest.MonkeyPatch, launcher: Launcher, seen: int, device: str, hours: float, visible: str | None
 ) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpu_machine(*[H100] * seen)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     params = SimpleNamespace(train=SimpleNamespace(device=device), launcher=launcher)
     monkeypatch.setattr(account, "read_params", lambda *_: params)
-    monkeypatch.setattr(account, "gpus", lambda: ["A"] * seen)
     monkeypatch.setattr(workspace, "git", lambda *_, **__: "")
     assert account.of_experiment(record(1, "PLANNED"), training_s=1800.0)["gpu_hours"] == hours
 
@@ -104,7 +104,7 @@ def test_a_params_yaml_that_somebody_broke_meanwhile_keeps_no_crash_from_its_rec
         raise PawlError("not YAML", where="params.yaml")
 
     monkeypatch.setattr(account, "read_params", broken)
-    monkeypatch.setattr(account, "gpus", lambda: ["A", "A"])
+    monkeypatch.setattr(account, "visible", lambda: ["A", "A"])
     monkeypatch.setattr(workspace, "git", lambda *_, **__: "")
     assert account.of_experiment(record(1, "PLANNED"), training_s=1800.0)["gpu_hours"] == 0.5
 
@@ -116,7 +116,7 @@ def test_a_training_that_the_cache_gave_back_costs_nothing(
     write_json(here / "reports/train.json", {"gpu_hours": 2.0})
     params = SimpleNamespace(train=SimpleNamespace(device="auto"), launcher=Launcher(kind="local", workers=1, nodes=1))
     monkeypatch.setattr(account, "read_params", lambda *_: params)
-    monkeypatch.setattr(account, "gpus", lambda: ["A"])
+    monkeypatch.setattr(account, "visible", lambda: ["A"])
     monkeypatch.setattr(workspace, "git", lambda *_, **__: "")  # the commit has no such report
     assert account.of_experiment(record(1, "PLANNED"), training_s=seen)["gpu_hours"] == hours
 

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from stages.common import doctor
+from tests.gpu_machines import H100
 
 
 @pytest.fixture
@@ -74,12 +75,8 @@ def test_it_says_what_can_run_and_shows_no_key(monkeypatch, capsys, tmp_path):
     assert "can  engine=transformers" in said and "not  engine=vllm\n" in said and "python 3.11" in said
 
 
-def test_a_gpu_is_told_with_its_driver_and_opens_vllm(monkeypatch, tmp_path, capsys):
-    tool = tmp_path / "bin/nvidia-smi"
-    tool.parent.mkdir()
-    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771 MiB, 570.1'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tool.parent}:/usr/bin:/bin")
+def test_a_gpu_is_told_with_its_driver_and_opens_vllm(monkeypatch, tmp_path, capsys, gpu_machine):
+    gpu_machine(H100)
     (tmp_path / ".venv-serve/bin").mkdir(parents=True)
     (tmp_path / ".venv-serve/bin/python").touch()
     (tmp_path / ".venv-serve/lib/python3.11/site-packages/vllm-0.33.0.dist-info").mkdir(parents=True)
@@ -88,4 +85,8 @@ def test_a_gpu_is_told_with_its_driver_and_opens_vllm(monkeypatch, tmp_path, cap
     monkeypatch.setattr(sys, "argv", ["doctor"])
     doctor.main()
     said = capsys.readouterr().out
-    assert "NVIDIA H200, 143771 MiB, 570.1" in said and "can  engine=vllm: vllm 0.33.0" in said and "fine-tuning on the GPU" in said
+    assert (
+        "ok   GPU 0: NVIDIA H100 80GB HBM3, 79.6 GiB (79.1 free), driver 580.82.07" in said
+        and "can  engine=vllm: vllm 0.33.0" in said
+        and "fine-tuning on the GPU" in said
+    )

@@ -19,6 +19,7 @@ from stages.common.errors import PawlError
 from stages.common.placement import Split
 from stages.common.schema import Engine
 from tests.fake_server import FakeServer
+from tests.gpu_machines import H100, TURING, Gpu
 
 SERVER = """
 import json, sys, http.server
@@ -346,21 +347,12 @@ def test_several_machines_split_the_model_through_ray(model: Path) -> None:
     assert value(started.argv, "--distributed-executor-backend") == "ray"
 
 
-H100 = "0, GPU-0, NVIDIA H100 80GB HBM3, 81559, 81000, 580.82.07, 9.0, Disabled"
-TURING = "0, GPU-0, Tesla T4, 15360, 15000, 580.82.07, 7.5, Disabled"
-
-
 @pytest.fixture
-def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A machine whose nvidia-smi prints these lines and whose vLLM is a server that answers; yields the fingerprint."""
+def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu_machine):
+    """A machine with these GPUs, whose vLLM is a server that answers; yields the fingerprint."""
 
-    def make(model: Path, *lines: str, **changes: object) -> tuple[dict, commands.Command]:
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
-        (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/lines\n")
-        (tmp_path / "bin/nvidia-smi").chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    def make(model: Path, *gpus: Gpu, **changes: object) -> tuple[dict, commands.Command]:
+        gpu_machine(*gpus)
         monkeypatch.setattr(engine, "interpreter", lambda kind: sys.executable)
         monkeypatch.setattr(engine, "engine_version", lambda kind, python: "vllm 0.33.0")
         seen = []
@@ -378,7 +370,7 @@ def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_on_a_gpu_answers_do_not_depend_on_their_batch_and_the_fingerprint_says_so(model: Path, on_gpu) -> None:
-    fingerprint, started = on_gpu(model, H100, H100.replace("0, GPU-0", "1, GPU-1"))
+    fingerprint, started = on_gpu(model, H100, H100)
     assert started.env["VLLM_BATCH_INVARIANT"] == "1" and value(started.argv, "--data-parallel-size") == "2"
     assert fingerprint["gpu"] == "NVIDIA H100 80GB HBM3"
     assert fingerprint["tensor_parallel"] == 1 and fingerprint["batch_invariant"] is True

@@ -3,51 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stages.common import gpus, placement, server_log
+from stages.common import doctor, gpus, placement, server_log
 from stages.common.errors import PawlError
 from stages.common.placement import Split
-
-CARD = "{n}, GPU-{n}{n}{n}{n}-aaaa, NVIDIA H100 80GB HBM3, 81559, {free}, 580.82.07, 9.0, Disabled"
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Puts an nvidia-smi that prints these lines, or fails, on an otherwise empty path."""
-
-    def make(lines: list[str], code: int = 0) -> None:
-        tool = tmp_path / "nvidia-smi"
-        (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
-        tool.write_text(f"#!/bin/sh\n/bin/cat {tmp_path}/lines\nexit {code}\n")
-        tool.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path))
-
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return make
+from tests.gpu_machines import DIVIDED, H100, MACHINES, OLD_DRIVER, TURING, VOLTA, Gpu
 
 
-EIGHT = [CARD.format(n=n, free=81000) for n in range(8)]
-
-
-def test_each_card_is_read_with_what_decides_on_it(machine) -> None:
-    machine([CARD.format(n=0, free=512)])
+def test_each_card_is_read_with_what_decides_on_it(gpu_machine) -> None:
+    gpu_machine(replace(H100, free=512))
     (card,) = gpus.cards()
     assert card.name == "NVIDIA H100 80GB HBM3" and card.driver == "580.82.07" and card.capability == (9, 0)
     assert card.total_gib == pytest.approx(79.6, abs=0.1) and card.free_gib == 0.5
 
 
-def test_a_field_that_the_driver_does_not_know_is_no_crash(machine) -> None:
-    machine(["0, GPU-a, Tesla K80, 11441, 11000, 470.10, [N/A], [N/A]", "garbage"])
+def test_a_field_that_the_driver_does_not_know_is_no_crash(gpu_machine) -> None:
+    gpu_machine(lines=["0, GPU-a, Tesla K80, 11441, 11000, 470.10, [N/A], [N/A]", "garbage"])
     (card,) = gpus.cards()
     assert card.capability == (0, 0) and not card.mig
 
 
 @pytest.mark.parametrize(("lines", "code"), [([], 0), (["NVIDIA-SMI has failed"], 9), (["No devices were found"], 0)])
-def test_a_driver_that_does_not_answer_is_a_machine_without_a_gpu(machine, lines: list[str], code: int) -> None:
-    machine(lines, code)
+def test_a_driver_that_does_not_answer_is_a_machine_without_a_gpu(gpu_machine, lines: list[str], code: int) -> None:
+    gpu_machine(lines=lines, code=code)
     assert gpus.cards() == [] == gpus.visible()
 
 
@@ -55,20 +37,41 @@ def test_a_driver_that_does_not_answer_is_a_machine_without_a_gpu(machine, lines
     ("chosen", "shown"),
     [
         (None, [0, 1, 2, 3, 4, 5, 6, 7]), ("", []), ("-1", []), ("1", [1]), ("3,1", [3, 1]), ("0,-1,2", [0]), ("0,9,2", [0]),
-        ("GPU-2222-aaaa,GPU-4444", [2, 4]), (" 5 , 6", [5, 6]), ("nonsense", []),
+        ("GPU-00000002-aaaa,GPU-00000004", [2, 4]), (" 5 , 6", [5, 6]), ("nonsense", []),
     ],
 )  # fmt: skip
-def test_visible_gpus_are_those_that_cuda_would_use(machine, monkeypatch, chosen: str | None, shown: list[int]) -> None:
-    machine(EIGHT)
+def test_visible_gpus_are_those_that_cuda_would_use(gpu_machine, monkeypatch, chosen: str | None, shown: list[int]) -> None:
+    gpu_machine(*[H100] * 8)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     assert [card.index for card in gpus.visible()] == shown
 
 
-def test_an_instance_of_a_divided_gpu_counts_as_one(machine, monkeypatch) -> None:
-    machine([CARD.format(n=0, free=81000).replace("Disabled", "Enabled")])
+def test_an_instance_of_a_divided_gpu_counts_as_one(gpu_machine, monkeypatch) -> None:
+    gpu_machine(DIVIDED)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-5c1f-77")
     assert len(gpus.visible()) == 1
+
+
+@pytest.mark.parametrize(
+    ("gpu", "obstacle", "remark"),
+    [
+        (H100, "", ""), (OLD_DRIVER, "driver 550.90.07 is too old: CUDA 13 needs 580.65 or later", ""),
+        (VOLTA, "compute capability 7.0 is too old: 7.5 is the least", "no bfloat16"), (TURING, "", "no bfloat16"), (DIVIDED, "", "MIG"),
+    ],
+)  # fmt: skip
+def test_a_gpu_on_which_nothing_here_can_compute_is_named_before_anything_starts(gpu_machine, gpu: Gpu, obstacle: str, remark: str) -> None:
+    gpu_machine(gpu)
+    (card,) = gpus.cards()
+    assert card.obstacle() == obstacle
+    assert remark in card.remark() and bool(remark) == bool(card.remark())
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_doctor_says_of_each_machine_what_it_can_run(gpu_machine, name: str) -> None:
+    gpu_machine(*MACHINES[name])
+    works = name not in ("no driver", "old driver")
+    assert ("gpu" in doctor.missing()) == (not works)
 
 
 # published config.json: attention heads, key-value heads, MLP width, hidden size, layers, weights in GiB as bfloat16

@@ -15,6 +15,7 @@ from stages.common.errors import PawlError
 from stages.common.schema import Launcher
 from stages.train import __main__ as stage
 from stages.train import cluster, launch, memory, preflight
+from tests.gpu_machines import H100
 from tests.train.test_arguments import train
 from tests.train.test_memory import SIZE
 
@@ -47,7 +48,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
     )
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setattr(launch, "gpus", list)
+    monkeypatch.setattr(launch, "visible", list)
     monkeypatch.setattr(stage, "has_eval", lambda data: False)
     cluster.cluster_gpus.cache_clear()
     yield has
@@ -111,9 +112,8 @@ def test_only_the_gpus_that_a_training_uses_have_to_be_free(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("chosen", "count"), [(None, 2), ("1", 1), ("0,1", 2), ("", 0), ("-1", 0)])
-def test_gpus_that_are_hidden_are_not_used(monkeypatch: pytest.MonkeyPatch, chosen: str | None, count: int) -> None:
-    monkeypatch.setattr(launch, "gpus", lambda: ["one", "two"])
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_gpus_that_are_hidden_are_not_used(gpu_machine, monkeypatch: pytest.MonkeyPatch, chosen: str | None, count: int) -> None:
+    gpu_machine(H100, H100)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     assert launch.devices(train(), Launcher(kind="local", nodes=1, workers=1)) == count
