@@ -7,22 +7,27 @@ characters of the log), timed_out, peak_memory_gib.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from stages.common.chat import NoReply, Structured, structured
 from stages.common.errors import PawlError
+from stages.common.files import ROOT
 from stages.common.schema import LLM
 from stages.common.text import plain, visible
 from stages.judge import prompt
-from stages.judge.causes import CAUSES
+from stages.judge.causes import causes
 from stages.judge.leaks import Guard
 from stages.judge.opinion import LONGEST, schema
+from stages.judge.ours import ours, place
 from stages.judge.words import environment
 
 SEES_NO_TEST = ("fetch_model", "train", "eval_val", "judge")
 """Stages of which more than the class and the error may be told: no other may pass on what it logged, since it saw test items."""
-LABELS = ("CONFIG", "OOM", "DATA", "ENV")
-LIKELY = ("format of the data", "missing file", "value")
+UNKNOWN = "UNKNOWN"
+LOGS = Path(".pawl/logs")
+LABELS = ("CONFIG", "OOM", "DATA", "ENV", UNKNOWN)
+LIKELY = ("format of the data", "missing file", "value", "network", "lost processes", "incompatible settings")
 """Causes that a killed or stopped process may name only because it was stopped."""
 REPLY = schema({"Error Type": list(LABELS), "Code Summary": None, "Reason": None, "Decision": ["no"]})
 
@@ -35,17 +40,30 @@ def classify(record: dict[str, Any]) -> dict[str, str]:
     """
     own = _by_text([str(record.get(name) or "") for name in ("error", "traceback")])
     machine = _by_the_machine(record)
-    if own and (own["kind"] not in LIKELY or not machine):
+    if own and not (machine and own["kind"] in LIKELY):
         return own
-    return machine or _by_text([str(record.get("tail") or "")]) or own or _unknown(record)
+    return machine or _by_duration(record) or _by_text([str(record.get("tail") or "")]) or own or _by_place(record) or _unknown(record)
 
 
 def _by_text(texts: list[str]) -> dict[str, str] | None:
     for text in texts:
-        for cause in CAUSES:
-            for line in reversed(text.splitlines()):
-                if any(re.search(pattern, line, re.IGNORECASE) for pattern in cause.patterns):
-                    return _found(cause.label, cause.name, cause.why, cause.fix, line)
+        lines = text.splitlines()[::-1]
+        for cause in causes():
+            line = next((line for line in lines if cause.pattern.search(line)), None)
+            if line is not None:
+                return _found(cause.label, cause.name, cause.why, cause.fix, line)
+    return None
+
+
+def _by_place(record: dict[str, Any]) -> dict[str, str] | None:
+    """From what the stage says is to be corrected, where its message says nothing that is known: a parameter, or a file of rows."""
+    where, error = str(record.get("where") or ""), str(record.get("error") or "")
+    if re.match(rf"(?:{'|'.join(prompt.SECTIONS)}|judge|agent|experiment|tracking)\.\w|conf/|params\.yaml", where):
+        return _found("CONFIG", "value", "The stage refuses a parameter.", "Correct the key that the stage names.", error)
+    if re.search(r"\.(?:jsonl?|csv|tsv|parquet|txt)\b", where.partition("\n")[0]):
+        return _found(
+            "DATA", "format of the data", "The stage refuses a file of rows or results.", "Correct the file that it names.", error
+        )
     return None
 
 
@@ -53,13 +71,8 @@ def _by_the_machine(record: dict[str, Any]) -> dict[str, str] | None:
     """A time limit or a signal, from the exit code where the record names none (128 + signal of a shell, -signal of Python)."""
     error, code = str(record.get("error") or ""), record.get("exit_code") or 0
     signal = record.get("signal") or (code - 128 if 128 < code < 160 else -min(code, 0))
-    if (
-        record.get("timed_out")
-        or code == 124
-        or re.search(r"(?:took|ran) longer than|did not (?:start|answer|end) within|timed out", error)
-    ):
-        fix = "Raise it (launcher.timeout_h, engine.startup_timeout_s or evaluate.request_timeout_s), or do less: fewer steps or items."
-        return _found("ENV", "time limit", "The stage ran into its time limit.", fix, error)
+    if record.get("timed_out") or code == 124:
+        return _out_of_time(error)
     if signal == 9:
         peak = record.get("peak_memory_gib")
         used = f", having used {peak:.1f} GiB" if isinstance(peak, int | float) else ""
@@ -78,9 +91,20 @@ def _by_the_machine(record: dict[str, Any]) -> dict[str, str] | None:
     return None
 
 
+def _by_duration(record: dict[str, Any]) -> dict[str, str] | None:
+    """A time limit that the message tells of, whatever the exit code."""
+    error = str(record.get("error") or "")
+    return _out_of_time(error) if re.search(r"(?:took|ran) longer than|did not (?:start|answer|end) within|timed out", error) else None
+
+
+def _out_of_time(error: str) -> dict[str, str]:
+    fix = "Raise it (launcher.timeout_h, engine.startup_timeout_s or evaluate.request_timeout_s), or do less: fewer steps or items."
+    return _found("ENV", "time limit", "The stage ran into its time limit.", fix, error)
+
+
 def _unknown(record: dict[str, Any]) -> dict[str, str]:
-    fix = "Read the error and the end of the log below; PAWL_DEBUG=1 adds our own traceback."
-    return _found("CONFIG", "unknown", "No rule knows this failure.", fix, str(record.get("error") or ""))
+    fix = "Read the error and the log, from its first error on; PAWL_DEBUG=1 adds our own traceback."
+    return _found(UNKNOWN, "unknown", "No rule knows this failure.", fix, str(record.get("error") or ""))
 
 
 def _found(label: str, kind: str, why: str, fix: str, line: str) -> dict[str, str]:
@@ -88,9 +112,10 @@ def _found(label: str, kind: str, why: str, fix: str, line: str) -> dict[str, st
 
 
 def shareable(record: dict[str, Any]) -> dict[str, Any]:
-    """The record as it may be shown: without log, trace and place where the stage saw test items.
+    """The record as it may be shown: without log and trace where the stage saw test items.
 
-    Of its error stays the first line, up to the name of an exception: after it, libraries quote what they could not take.
+    Of its error stays the first line, up to the name of an exception: after it, libraries quote what they could not take. Of place and fix
+    stays what is ours (`stages.judge.ours`).
     """
     if record.get("stage") in SEES_NO_TEST:
         return record
@@ -98,26 +123,39 @@ def shareable(record: dict[str, Any]) -> dict[str, Any]:
     told = re.sub(r"(\b\w*(?:Error|Exception|Warning|Interrupt|Exit|Iteration)\b): .*", r"\1", first)
     if record.get("traceback") and told == first:
         told = first.partition(":")[0]
-    return {**record, **dict.fromkeys(("traceback", "tail", "where", "fix"), ""), "error": told}
+    kept = {"error": told, "where": place(str(record.get("where") or "")), "fix": ours(str(record.get("fix") or ""))}
+    return {**record, "traceback": "", "tail": "", **kept}
 
 
-def explain(record: dict[str, Any], hypothesis: str) -> dict[str, Any]:
+def logs(stage: str, root: Path = ROOT) -> list[str]:
+    """The logs of a stage that are there, by their path in the working tree."""
+    found = sorted((root / LOGS).glob(f"*{stage}*.log"))
+    return [str(path.relative_to(root)) for path in found if path.stat().st_size]
+
+
+def explain(record: dict[str, Any], hypothesis: str, root: Path = ROOT) -> dict[str, Any]:
     """The failure verdict by rule: "Error Type", "Code Summary", "Reason" and "Decision", which is no.
 
+    The stage's own fix comes before the rule's.
     `by_rule` holds the class (see `classify`), made from the whole record; the record itself is cut to what may be shown.
     """
-    found = classify(record)
+    found, shown = classify(record), shareable(record)
     open_stage = record.get("stage") in SEES_NO_TEST
-    stage, own = plain(record["stage"], 80), plain(record.get("fix", ""), 300) if open_stage else ""
+    stage, own = plain(record["stage"], 80), plain(shown.get("fix") or "", 600).rstrip(".")
     evidence = f" ({found['evidence'].rstrip('.')})" if found["evidence"] and open_stage else ""
+    where = f" at {shown['where'].splitlines()[0][:200]}" if (shown.get("where") or "").strip() else ""
+    kind = found["label"] if found["label"] == UNKNOWN else f"{found['label']}, {found['kind']}"
+    there = logs(str(record["stage"]), root)
+    log = f" The whole log: {', '.join(there)}." if there else ""
     words = {
         "Error Type": found["label"],
         "Code Summary": f"The stage {stage} of the pipeline was to run, for the hypothesis: {plain(hypothesis, 300) or 'none given'}",
-        "Reason": f"{stage} failed, class {found['label']}, {found['kind']}{evidence}. {found['why']} {found['fix']}"
-        + (f" The stage itself says: {own.rstrip('.')}." if own else ""),
+        "Reason": f"{stage} failed{plain(where, 240)}, class {kind}{evidence}. {found['why']} "
+        + (f"The stage itself says what to do: {own}." if own else found["fix"])
+        + log,
         "Decision": "no",
     }
-    return {"record": shareable(record), "by_rule": found, "words": words, "written_by": "rules", "failed": ""}
+    return {"record": shown, "by_rule": found, "words": words, "written_by": "rules", "failed": "", "logs": there}
 
 
 def ask(verdict: dict[str, Any], llm: LLM, settings: dict[str, Any], about: dict[str, Any], guard: Guard) -> dict[str, Any]:

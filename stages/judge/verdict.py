@@ -103,7 +103,7 @@ def explain_failure(root: Path, since: float) -> int:
         params = read_params("judge", "experiment", *SECTIONS)
     except PawlError:  # a broken params.yaml may be the failure itself
         params = None
-    verdict = failure.explain(record, params.experiment.hypothesis if params else "")
+    verdict = failure.explain(record, params.experiment.hypothesis if params else "", root)
     if params and params.judge.kind == "llm":
         about = {"name": params.experiment.name, "hypothesis": params.experiment.hypothesis}
         try:

@@ -72,12 +72,87 @@ def test_every_failure_that_has_to_be_recognised_has_a_real_log():
         ({"error": "unknown key train.lora_rnak"}, "unknown key"),
         ({"error": "train.learning_rate is 3, out of range"}, "value"),
         ({"error": "there are no training rows"}, "empty data"),
+        ({"signal": 9, "tail": "ConnectionResetError: a peer has gone"}, "killed"),
         ({"error": "something new"}, "unknown"),
         ({}, "unknown"),
     ],
 )
 def test_what_the_machine_did_and_what_the_stage_said(changes, kind):
     assert classify(record(**changes))["kind"] == kind
+
+
+SEEN = "What is the CANARY of item 5?"
+MESSAGES = [line.split("\t") for line in (Path(__file__).parent / "failure_messages.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+
+
+@pytest.mark.parametrize(("label", "kind", "message"), MESSAGES, ids=[f"{kind}: {message[:50]}" for _, kind, message in MESSAGES])
+def test_usual_messages_have_their_class_as_an_error_in_a_trace_and_in_a_log(label, kind, message):
+    trace = f'Traceback (most recent call last):\n  File "x.py", line 3, in train\n    step()\n{message}'
+    for changes in (
+        {"error": message},
+        {"error": "LLaMA-Factory stopped with exit code 1", "traceback": trace},
+        {"tail": f"step 3\n{message}\n"},
+    ):
+        found = classify(record(**changes))
+        assert (found["label"], found["kind"]) == (label, kind), (changes, found)
+
+
+def test_the_stages_own_fix_is_repeated_and_not_contradicted(tmp_path):
+    own = {
+        "error": "40 of 80 rows cannot be used, more than data.max_bad_fraction (0.1) allows:",
+        "where": "data.sources.mine",
+        "fix": "name the columns: question=ticket_text",
+    }
+    reason = explain(record("train", **own), "h", tmp_path)["words"]["Reason"]
+    assert "The stage itself says what to do: name the columns: question=ticket\\_text." in reason.replace("_", "\\_")
+    assert "Correct the rows" not in reason and "data.sources.mine" in reason
+    nobody = explain(record("train", error="odd", fix="turn it off"), "h", tmp_path)
+    assert nobody["words"]["Error Type"] == "UNKNOWN" and "turn it off" in nobody["words"]["Reason"]
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "label"),
+    [
+        ("data.sources.mine.count", "odd", "CONFIG"),
+        ("data/local/mine.csv:3", "odd", "DATA"),
+        ("engine.dtype", "odd", "CONFIG"),
+        ("/x/y", "odd", "UNKNOWN"),
+    ],
+)
+def test_what_the_stage_names_tells_the_class_of_a_message_that_nobody_knows(where, error, label):
+    assert classify(record(error=error, where=where))["label"] == label
+
+
+def test_every_stages_place_and_fix_are_kept_and_the_log_that_is_named_is_there(tmp_path, params):
+    (tmp_path / ".pawl/logs").mkdir(parents=True)
+    (tmp_path / ".pawl/logs/serve-baseline.log").write_text("x")
+    (tmp_path / ".pawl/logs/serve-eval_val.log").write_text("x")
+    fixes = {
+        "generate_data": ("data.sources.mine", "take other data; raise the limit only if you know why so many match"),
+        "build_benchmark": ("benchmark.tasks", "name at least one"),
+        "baseline": ("engine.max_model_len", "set it to 4096 or more"),
+    }
+    for day, (stage, (where, fix)) in enumerate(fixes.items(), 1):
+        leave(tmp_path, stage, error="refused", where=where, fix=fix, at=f"2026-01-0{day}T00:00:00+00:00")
+        verdict.explain_failure(tmp_path, 0)
+        page = (tmp_path / "reports/failure.md").read_text().replace("\\", "")
+        assert f"Where: {where}" in page and f"Fix: {fix}" in page and f"says what to do: {fix}" in page
+        named = re.findall(r"^Log: (\S+)$", page, re.MULTILINE)
+        assert named == ([".pawl/logs/serve-baseline.log"] if stage == "baseline" else [])
+        assert all((tmp_path / name).is_file() for name in named) and "log below" not in page
+
+
+@pytest.mark.parametrize(
+    ("stage", "fix", "told"),
+    [
+        ("eval_test", f"set it to {SEEN} or more", "set it to ... or more"),
+        ("eval_test", "see the server's log in .pawl/logs, then run again", "see the server's log in .pawl/logs, then run again"),
+        ("baseline", SEEN, ""),
+        ("eval_val", SEEN, SEEN),
+    ],
+)
+def test_a_fix_loses_what_was_put_into_it_and_not_its_own_words(stage, fix, told):
+    assert failure.shareable(record(stage, fix=fix))["fix"] == told
 
 
 def leave(root, stage, **changes):
@@ -109,9 +184,6 @@ def test_an_older_failure_is_not_taken_for_this_runs(tmp_path, capsys, params):
     assert verdict.explain_failure(tmp_path, 4e9) == 0
     assert "no stage left a record" in capsys.readouterr().out and not (tmp_path / "reports/failure.md").exists()
     assert verdict.explain_failure(tmp_path / "nowhere", 0) == 0
-
-
-SEEN = "What is the CANARY of item 5?"
 
 
 @pytest.mark.parametrize("stage", ["build_benchmark", "generate_data", "baseline", "eval_test", "track", "report"])
