@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Iterable
@@ -10,16 +9,14 @@ from typing import Any, NoReturn
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.error import YAMLError
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
 from agent import permissions
 from agent.permissions import OPEN
 from stages.common.config import compose
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, sha256_text, write_text
+from stages.common.keep import edited
+from stages.common.overrides import parse as read_override
 from stages.common.schema import SECTIONS
 from stages.common.text import plain
 
@@ -47,6 +44,7 @@ def parse(overrides: list[str]) -> list[str]:
     for override in overrides:
         key, equals, value = override.partition("=")
         section = key.split(".")[0]
+        read_override(override)
         shown = plain(override, 100)
         if section in SECTIONS and section not in OPEN:
             why = "it is the name, hypothesis or lineage that the agent writes itself" if section == "experiment" else (
@@ -95,7 +93,7 @@ def resolve(overrides: list[str]) -> dict[str, Any]:
                 fix="override one of the values in it, or edit conf/experiment/current.yaml by hand",
             )
     for key in (key for key in before.keys() | after.keys() if before.get(key) != after.get(key)):
-        if key.split(".")[0] not in OPEN:  # by interpolation
+        if key.split(".")[0] not in OPEN and key not in ("experiment.name", "experiment.hypothesis"):  # by interpolation
             raise PawlError(
                 f"this would change {key} too, which measures the experiment", where=key, fix="see conf/ for what refers to the changed key"
             )
@@ -155,7 +153,7 @@ def require_composed() -> dict[str, Any]:
         raise PawlError(
             "params.yaml is not what conf/ composes to",
             where="params.yaml",
-            fix="python -m stages.common.config, then 'dvc repro' and commit",
+            fix="python -m stages.common.config --keep with the overrides to keep, or without any; then 'dvc repro' and commit",
         )
     return flat(text)
 
@@ -165,28 +163,7 @@ def edit(values: dict[str, Any]) -> None:
 
     Strings are quoted: what is text here must not become a number or a boolean for another reader's YAML.
     """
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 140
-    try:
-        document = yaml.load(CURRENT.read_text(encoding="utf-8"))
-    except (OSError, YAMLError) as error:
-        raise PawlError(f"cannot be edited: {plain(str(error), 200)}", where=str(CURRENT), fix="restore it from git") from None
-    if not isinstance(document, CommentedMap):
-        raise PawlError("is not a mapping of sections", where=str(CURRENT), fix="restore it from git")
-    for key, value in values.items():
-        *path, last = key.split(".")
-        node: Any = document
-        for name in path:
-            if not isinstance(node.get(name), CommentedMap):
-                # before `experiment`, so that the file ends with what it is about
-                place = list(node).index("experiment") if node is document and "experiment" in node else len(node)
-                node.insert(place, name, CommentedMap())
-            node = node[name]
-        node[last] = DoubleQuotedScalarString(value) if isinstance(value, str) else value
-    out = io.StringIO()
-    yaml.dump(document, out)
-    write_text(CURRENT, out.getvalue())
+    write_text(CURRENT, edited(CURRENT, values))
 
 
 def require_as_planned(planned: dict[str, Any], experiment: dict[str, str]) -> str:

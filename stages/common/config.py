@@ -2,7 +2,8 @@
 
 python -m stages.common.config                                    write params.yaml
 python -m stages.common.config --check                            exit 1 where params.yaml is not what conf/ composes to
-python -m stages.common.config experiment=smoke train.seed=1      compose with Hydra overrides
+python -m stages.common.config experiment=smoke train.seed=1      compose with Hydra overrides, for this once
+python -m stages.common.config --keep agent=llm train.seed=1      write them into conf/experiment/current.yaml, to stay
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from omegaconf.errors import OmegaConfBaseException
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, flatten, write_text
 from stages.common.mistakes import CONF, explain, first_line, located
+from stages.common.overrides import NO_HYPOTHESIS, SUBJECT, name_of, parse, written_key
+from stages.common.redaction import redact
 from stages.common.schema import SECTIONS, Config, validate
 from stages.common.secrets import close_resolvers, refuse_secrets
 
@@ -36,7 +39,7 @@ _STARTED = time.time()
 close_resolvers()  # params.yaml is read without them too
 
 
-def compose(overrides: Sequence[str] = (), conf: Path = CONF) -> str:
+def compose(overrides: Sequence[str] = (), conf: Path | None = None) -> str:
     """Compose conf/config.yaml with Hydra overrides and return the text of params.yaml, through the call that DVC itself makes.
 
     Raises:
@@ -45,6 +48,9 @@ def compose(overrides: Sequence[str] = (), conf: Path = CONF) -> str:
     from dvc.utils.hydra import compose_and_dump
     from hydra.errors import HydraException
 
+    conf = conf or CONF
+    for override in overrides:
+        parse(override)
     for path in [*conf.rglob("*.yaml"), ROOT / "dvc.lock", ROOT / "dvc.yaml"]:
         _refuse_conflict_markers(path)
     guard_composition()
@@ -76,9 +82,19 @@ def _checked(compose_config: Callable[..., DictConfig]) -> Callable[..., DictCon
             raise located(explain(error), overrides) from None
         except PawlError as error:
             raise located(error, overrides) from None
+        written = {written_key(override) for override in overrides}
+        if {key.split(".")[0] for key in written} & {*SUBJECT} and not {"experiment", "experiment.hypothesis"} & written:
+            present = compose_config(hydra, config_name, [], *args, **kwargs)
+            if _subject(whole) != _subject(present):
+                whole.experiment.hypothesis = NO_HYPOTHESIS  # that of the file is about another model, other data or other items
+                whole.experiment.name = whole.experiment.name if "experiment.name" in written else name_of(overrides)
         return whole
 
     return composed
+
+
+def _subject(whole: DictConfig) -> list[Any]:
+    return [OmegaConf.to_container(whole[section], resolve=True) for section in SUBJECT]
 
 
 def check(composed: DictConfig) -> None:
@@ -234,9 +250,15 @@ def main() -> int:
         prog="python -m stages.common.config", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("overrides", nargs="*", help="Hydra overrides, such as train.learning_rate=5e-4 or experiment=smoke")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if params.yaml differs from the composition")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--check", action="store_true", help="write nothing; exit 1 if params.yaml differs from the composition")
+    how.add_argument("--keep", action="store_true", help="write the overrides into conf/experiment/current.yaml, to stay")
     args = parser.parse_args()
-    new = compose(args.overrides)
+    if args.keep:
+        from stages.common.keep import keep
+
+        keep(args.overrides)
+    new = compose(() if args.keep else args.overrides)
     old = PARAMS.read_text(encoding="utf-8") if PARAMS.exists() else ""
     if old == new:
         print("params.yaml is what conf/ composes to")
@@ -245,13 +267,19 @@ def main() -> int:
         differences = changes(old, new)
     except (yaml.YAMLError, OmegaConfBaseException):
         differences = ["it was not valid YAML"]
+    changed = {line.partition(":")[0] for line in differences}
     if len(differences) > 20:
         differences = [*differences[:19], f"... and {len(differences) - 19} more: git diff params.yaml"]
-    shown = "\n".join(f"  {line}" for line in differences or ["only its form differs"])
+    listed = "\n".join(f"  {redact(line)}" for line in differences or ["only its form differs"])
     if args.check:
-        raise PawlError(f"params.yaml is not what conf/ composes to:\n{shown}", where="params.yaml", fix="python -m stages.common.config")
+        fix = "python -m stages.common.config, which takes what conf/ says; to keep overrides: python -m stages.common.config --keep ..."
+        raise PawlError(f"params.yaml is not what conf/ composes to:\n{listed}", where="params.yaml", fix=fix)
     write_text(PARAMS, new)
-    print(f"params.yaml written{'' if old else ' (new)'}" + (f":\n{shown}" if old else ""))
+    print(f"params.yaml written{'' if old else ' (new)'}" + (f":\n{listed}" if old else ""))
+    if old and {key.split(".")[0] for key in changed} & {*SUBJECT} and "experiment.hypothesis" not in changed:
+        print("the hypothesis is still the former one: write what you expect of this into conf/experiment/current.yaml")
+    if args.overrides and not args.keep:
+        print("the overrides stand in params.yaml alone: --keep before them keeps them in conf/experiment/current.yaml, for the agent too")
     return 0
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 from omegaconf.errors import UnsupportedInterpolationType
 
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
+from stages.common.overrides import is_free, shown, written_key
 from stages.common.redaction import redact
 from stages.common.schema import SECTIONS, Config
-from stages.common.secrets import is_secret_name, looks_secret
 
 CONF = ROOT / "conf"
 
@@ -66,25 +66,22 @@ def first_line(error: Exception) -> str:
 
 def _known_keys(kind: type = Config, prefix: str = "") -> list[str]:
     keys = []
-    for spec in fields(kind):
-        key = f"{prefix}{spec.name}"
-        keys.append(key)
-        part = SECTIONS.get(spec.name) if kind is Config else None
-        if part and is_dataclass(part):
-            keys += _known_keys(part, f"{key}.")
+    for name, part in get_type_hints(kind).items():
+        keys.append(f"{prefix}{name}")
+        if is_dataclass(part) and isinstance(part, type):
+            keys += _known_keys(part, f"{prefix}{name}.")
     return keys
-
-
-def shown(override: str) -> str:
-    """An override as it may be printed: of what may be a secret the key alone."""
-    key = override.partition("=")[0]
-    return key if looks_secret(override) or is_secret_name(key.rpartition(".")[2]) else repr(override)
 
 
 def located(error: PawlError, overrides: Sequence[str]) -> PawlError:
     """Say where the key in `where` was written: on the command line, or in which file and line of conf/."""
-    given = [override for override in overrides if override.lstrip("+~").partition("=")[0] == error.where]
-    error.where = f"the override {shown(given[-1])}" if given else _locate(error.where, _chosen(overrides))
+    given = [override for override in overrides if written_key(override) == error.where]
+    if error.what.startswith("unknown key ") and is_free(error.where):
+        inside = [override for override in overrides if f"{written_key(override)}.".startswith(f"{error.where}.")]
+        if inside and not inside[-1].startswith("+"):
+            error.fix = f"to add a key to {error.where.rpartition('.')[0]}, write a plus before it: '+{shown(inside[-1])}'"
+            given = inside
+    error.where = f"the override '{shown(given[-1])}'" if given else _locate(error.where, _chosen(overrides))
     return error
 
 

@@ -131,7 +131,7 @@ def test_seeds_names_and_words_do_not_make_a_new_experiment() -> None:
         ("~train.seed", "not an override of one declared parameter"),
         ("data.sources=1", "sources"),
         ("model.path=${oc.env:HOME}", "may not refer"),
-        ("train.learning_rate=choice(1e-4,3e-4)", "multirun"),
+        ("train.learning_rate=choice(1e-4,3e-4)", "several values"),
     ],
 )
 def test_an_override_that_no_experiment_may_make_is_refused_with_the_reason(override: str, expected: str) -> None:

@@ -64,7 +64,7 @@ def test_params_yaml_is_what_conf_composes_to_byte_for_byte() -> None:
         ("model=smollm2", ["no option 'smollm2'", "did you mean smollm2_135m"]),
         ("model.sha256=''", ["model.sha256 is empty", "model.source is 'package'"]),
         ("data.sources.chain_sum.prompt=hello", ["no place for the question"]),
-        ("engine.api_key_env=${oc.env:HOME}", ["${oc.env:...}", "from the environment", "the override 'engine.api_key_env="]),
+        ("engine.api_key_env=${oc.env:HOME}", ["${oc.env:...}", "from the environment", "the override 'engine.api_key_env"]),
         ("+trian=1", ["unknown section trian", "did you mean train"]),
         ("engine.extra_args=['--api-key=swordfish']", ["carries a key", "engine.extra_args"]),
         ("engine.base_url='http://user:pw@host/v1'", ["may be a secret", "engine.api_key_env"]),

@@ -128,7 +128,7 @@ def test_what_looks_like_a_secret_is_refused_by_key_and_not_shown(key: str, valu
 def test_the_override_of_a_secret_is_named_without_its_value() -> None:
     with pytest.raises(PawlError) as refused:
         config.compose([f"+train.extra.hf_hub_token={CANARY}"])
-    assert "where: the override +train.extra.hf_hub_token" in str(refused.value) and CANARY not in str(refused.value)
+    assert "where: the override '+train.extra.hf_hub_token'" in str(refused.value) and CANARY not in str(refused.value)
 
 
 def test_a_secret_of_the_environment_is_refused_under_any_key(monkeypatch: pytest.MonkeyPatch) -> None:

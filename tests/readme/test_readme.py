@@ -49,7 +49,7 @@ def test_every_command_can_be_pasted(words, monkeypatch):
         listed = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         assert {word for word in rest if "=" not in word} <= set(listed), "make help does not tell it"
     elif words[:3] == ["python", "-m", "stages.common.config"]:
-        config.compose(rest[2:])
+        config.compose([word for word in rest[2:] if word != "--keep"])
     elif words[:3] == ["python", "-m", "agent"]:
         agent(rest[2:], monkeypatch)
     elif words[:2] == ["python", "-m"] and words[2] in ("stages.judge", "stages.train", "stages.generate_data"):
