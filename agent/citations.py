@@ -4,6 +4,7 @@
 [source](https://host/path)                 a page of the web
 [lib: peft==0.18.1 peft.LoraConfig.r]       an installed package, in the version that runs
 [experiment: 0002-max-steps-24]             an experiment of ours
+[model card]                                what lies beside the base model: its configuration and its README
 [situation]                                 the present state: model, data, hardware, scores, parameters
 [unverified]                                nothing: a claim from memory
 """
@@ -15,7 +16,7 @@ from collections.abc import Iterable
 
 _TAG = re.compile(
     r"\[PageID:\s*(?P<page>[^\]\n]+?)\s*\]|\[[^\]\n]*\]\((?P<url>https?://[^\s)]+)\)|\[lib:\s*(?P<lib>[^\]\n]+?)\s*\]"
-    r"|\[experiment:\s*(?P<experiment>[^\]\n]+?)\s*\]|(?P<plain>\[situation\]|\[unverified\])"
+    r"|\[experiment:\s*(?P<experiment>[^\]\n]+?)\s*\]|(?P<plain>\[situation\]|\[model card\]|\[unverified\])"
 )
 UNVERIFIED = "[unverified]"
 SITUATION = "[situation]"
@@ -87,7 +88,12 @@ def readings(text: str) -> list[tuple[float, ...]]:
 
     Digits within a word (SmolLM2, fp16) are none.
     """
-    found: list[tuple[float, ...]] = []
+    return [values for _, _, values in readings_at(text)]
+
+
+def readings_at(text: str) -> list[tuple[int, int, tuple[float, ...]]]:
+    """The same, each with where it begins and ends."""
+    found: list[tuple[int, int, tuple[float, ...]]] = []
     for match in _NUMBER.finditer(text):
         rest = text[match.end() : match.end() + 1]
         if rest.isalpha() or rest == "_":
@@ -96,7 +102,8 @@ def readings(text: str) -> list[tuple[float, ...]]:
             value = float(match[0].replace(",", ""))
         except ValueError:
             continue  # 1.2.3: a version
-        found.append((value, value / 100) if _PERCENT.match(text, match.end()) else (value,))
+        values = (value, value / 100) if _PERCENT.match(text, match.end()) else (value,)
+        found.append((match.start(), match.end(), values))
     return found
 
 

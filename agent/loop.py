@@ -118,6 +118,8 @@ def _go(run: Run) -> None:
             return _end(progress, f"the language model did not answer {run.silent} times in a row: {plan.silent}", records)
         if path := planner.audit(plan, agent.seed):
             say(f"agent: for you to read: {path}; facts that are wrong there no parameter mends")
+        for line in planner.standing(plan):
+            say(line)
         if plan.option is None:
             for refusal in plan.attempts[-1].refused[:10]:
                 say(f"agent: refused, {refusal}")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from agent import citations, gates, history, knowledge, policy_llm, policy_optuna, preflight, settings, situation, trial, words
+from agent import base_model, citations, gates, history, knowledge, policy_llm, policy_optuna, preflight, settings, situation, trial, words
+from agent.evidence import DOCUMENTED
 from agent.gates import Known, Refusal
 from agent.history import Record
 from agent.knowledge import FIRST_LINE, Knowledge, Question
@@ -54,7 +55,7 @@ def survey(agent: Agent, records: Sequence[Record], hours_left: float, *, reads:
     params = settings.require_composed()
     there = situation.observe(params, records)
     past = situation.tried(params, records)
-    keys = [key for key in agent.space if key in params]
+    keys = [DOCUMENTED.get(key, key) for key in agent.space if key in params]
     if reads:
         problem = _problem(agent.reported)
         tried = "\n".join(situation.in_words(record) for record in records[-10:])
@@ -74,6 +75,7 @@ def survey(agent: Agent, records: Sequence[Record], hours_left: float, *, reads:
         params=params, sources=found.sources, situation=there, agent=agent, mode=found.mode, angles=found.angles, tried=past,
         arguments=frozenset(library.arguments() if library else ()), resolve=composer.problem,
         repeats=composer.repeats, memory=_Memory(), hours_left=hours_left,
+        gain=float(getattr(read_params("judge").judge, "min_effect", 0.01)),
     )  # fmt: skip
     return known, found
 
@@ -95,8 +97,8 @@ def _problem(reported: str) -> str:
 
 
 def repository(agent: Agent, params: dict[str, Any]) -> str:
-    """The model's repository on the hub: as configured, as `model.repo` says, else none."""
-    return agent.repository or str(params.get("model.repo") or "")
+    """The model's repository on the hub: as configured, else of the configured model."""
+    return agent.repository or base_model.repository(params)
 
 
 class _Composer:
@@ -178,8 +180,7 @@ def plan(
         why = "no proposal of the language model passed the gates" if answered else "no proposal came from the language model"
         told(f"agent: {why}; Optuna proposes this experiment")
     known, found = survey(agent, records, hours_left, reads=False)
-    gain = float(getattr(read_params("judge").judge, "min_effect", 0.01))
-    offered, refused = policy_optuna.propose(known, gain)
+    offered, refused = policy_optuna.propose(known, known.gain or 0.01)
     attempts.append(Attempt(len(attempts) + 1, "optuna", offered, refused))
     options = gates.clean(offered, gates.check(offered, known)) if offered else []
     return Plan(options[0] if options else None, offered, attempts, found.mode, known, silent)
@@ -253,6 +254,13 @@ def _safe(proposal: Proposal | None, sources: dict[str, str]) -> Any:
         for option in proposal.options
     )
     return replace(proposal, verified=shown(proposal.verified), options=options)
+
+
+def standing(plan: Plan) -> list[str]:
+    """What a person has to do before any parameter, as lines for the terminal: options that change nothing by themselves."""
+    options = plan.proposal.options if plan.proposal else ()
+    first = [option for option in options if not option.changes and option.kind in ("data_quality", "model_variant")]
+    return [f"agent: option 0, for you: {option.name}: {plain(citations.without_tags(option.why), 300)}" for option in first]
 
 
 def audit(plan: Plan, seed: int) -> str:

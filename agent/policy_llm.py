@@ -19,10 +19,10 @@ from stages.common.schema import LLM
 
 _KEEP_S = 30 * 86400.0
 _FORMS = {
-    "kb": "[PageID: name], [lib: ...], [experiment: ...], [situation]",
-    "web": "[source](URL), [lib: ...], [experiment: ...], [situation]",
-    "library": "[lib: ...], [experiment: ...], [situation]",
-    "none": "[situation], [experiment: ...]",
+    "kb": "[PageID: name], [lib: ...], [model card], [experiment: ...], [situation]",
+    "web": "[source](URL), [lib: ...], [model card], [experiment: ...], [situation]",
+    "library": "[lib: ...], [model card], [experiment: ...], [situation]",
+    "none": "[model card], [situation], [experiment: ...]",
 }
 
 
@@ -58,7 +58,7 @@ def begin(known: Known, knowledge: Knowledge, records: Sequence[Record], run: st
         "system.j2", options=known.agent.options, forms=_FORMS[knowledge.mode], min_tags=known.agent.min_tags,
         max_ratio=f"{known.agent.max_ratio:g}",
         model=there.model, rows=there.rows, accuracy="unknown" if there.accuracy is None else f"{there.accuracy:.4f}",
-        hardware=there.hardware,
+        hardware=there.hardware, gain=f"{known.gain:g}",
         first_line=FIRST_LINE["none"] if knowledge.mode == "none" else "", fence=mark,
     )  # fmt: skip
     asked = words.render("propose.j2", situation=state, reported=reported, history=story, passages=passages, fence=mark)

@@ -16,17 +16,24 @@ from dataclasses import replace
 from typing import Any
 
 from agent import gates
-from agent.citations import SITUATION, UNVERIFIED, words
+from agent.citations import SITUATION, UNVERIFIED
+from agent.evidence import evidence
 from agent.gates import Known, Refusal
 from agent.gates.priorities import made_up, variant
-from agent.gates.quotes import FEWEST, MOST
 from agent.permissions import unread
-from agent.proposal import Change, Option, Pitfall, Proposal, Quote
+from agent.proposal import Change, Option, Pitfall, Proposal
+from agent.situation import CHECKED
 from stages.common.files import sha256_text
 from stages.common.schema.loop import Dimension
 
 DRAWS = 3
 """Values of one variable that TPE gives, before what it did not draw."""
+CARE = (
+    ("audit-data", "a person audits a sample of 50 rows for correctness", "Errors in the rows that the answers repeat"),
+    ("check-names", "a person checks entity names and facts in the rows against the expected outputs", "Names that the rows get wrong"),
+    ("add-context", "a person adds grounding context, such as a product catalog, to each row", "Answers that rest on what is given"),
+)
+"""What a person can do about rows that teach wrong facts, in turn: no parameter does it."""
 TRIES = 24
 """Steps of one variable, or of two, that are shown to the gates before others are taken."""
 STARTUP = 4
@@ -45,7 +52,7 @@ def propose(known: Known, gain: float = 0.01) -> tuple[Proposal | None, list[Ref
     weight = importance(known)
     order = sorted(known.agent.space, key=lambda key: (times_tried(known, key) > 0, -weight.get(key, 0.0), dice.random()))
     if made_up(known.agent.reported):  # the data come before any parameter
-        order.sort(key=lambda key: not key.startswith("data."))
+        order.sort(key=lambda key: not gates.priorities.QUALITY.fullmatch(key))
     first = _standing(known)
     wanted = known.agent.options - len(first)
     values = {key: draws(known, key, known.agent.space[key]) for key in order}
@@ -194,11 +201,12 @@ def _standing(known: Known) -> list[Option]:
             ("other-variant", "model_variant", f"{problem} {SITUATION}.", "A model that fits the training", "this variant is meant")
         )
     if made_up(known.agent.reported):
-        why = f"People report that answers are made up or wrong, so a sample of rows is read first {UNVERIFIED}."
-        found.append(("audit-data", "data_quality", why, "Errors in the rows that the answers repeat", "the rows are right"))
+        name, what, why = CARE[len(known.tried) % len(CARE)]
+        reason = f"People report that answers are made up or wrong, so {what} {UNVERIFIED}."
+        found.append((name, "data_quality", reason, why, "the rows are right"))
     tail = f"{there.model}, {there.rows} training rows, accuracy {_shown(there.accuracy)}, {there.hardware} {SITUATION}."
     success = min(1.0, round((there.accuracy or 0.0) + 0.01, 4))
-    quotes, pitfalls = tuple(_evidence(known, "model.name")), (Pitfall("accuracy", "flat", 0),)
+    quotes, pitfalls = tuple(evidence(known, "model.name")), (Pitfall("accuracy", "flat", 0),)
     return [
         Option(name, kind, (), f"{why} {tail}", quotes, f"{expected} {UNVERIFIED}.", pitfalls, success, "", f"{when} {UNVERIFIED}")
         for name, kind, why, expected, when in found
@@ -218,6 +226,7 @@ def _proposal(known: Known, changes: Sequence[tuple[Change, ...]], first: Sequen
     linked = tuple(_linked(option, names[(k + 1) % len(names)]) for k, option in enumerate(options))
     there = known.situation
     verified = f"The model is {there.model}, which has {'a' if there.chat else 'no'} chat template of its own {SITUATION}."
+    verified += "".join(f" {line} {SITUATION}" for line in known.sources.get(SITUATION, "").splitlines() if line.startswith(CHECKED))
     return Proposal(verified, linked, "optuna")
 
 
@@ -241,55 +250,16 @@ def _option(known: Known, changes: tuple[Change, ...], gain: float) -> Option:
     )
     different = several = ""
     if len(changes) > 1:
-        several = f"No step of one variable is left that was not tried, so {len(changes)} move together {UNVERIFIED}."
+        several = f"No step of one variable is left that was not tried, so {' and '.join(keys)} move together {UNVERIFIED}."
     found, far = gates.repeat.nearest(Option("", "", changes, "", (), "", (), 0, "", ""), known)
     if found is not None and far < known.agent.near:
         different = f"A step of its own from [experiment: {found.folder}]: TPE looks closer where it expects the most {UNVERIFIED}."
     success = 1.0 if there.accuracy is None else min(1.0, round(there.accuracy + gain, 4))
     return Option(
-        option_name(changes), "data_quality" if all(key.startswith("data.") for key in keys) else "parameter", changes, why,
-        tuple(quote for key in keys for quote in _evidence(known, key)),
+        option_name(changes), "data_quality" if all(gates.priorities.QUALITY.fullmatch(key) for key in keys) else "parameter", changes, why,
+        tuple(quote for key in keys for quote in evidence(known, key)),
         f"An accuracy of at least {success:g} instead of {_shown(there.accuracy)} {UNVERIFIED}.", (Pitfall("training loss", "up", 1),),
         success, "",
         f"the accuracy is not above {_shown(there.accuracy)} {SITUATION}", several=several, different=different,
         risk="medium" if new else "low",
     )  # fmt: skip
-
-
-def _evidence(known: Known, key: str) -> list[Quote]:
-    """What the installed packages say about a parameter, the present value, and the newest experiment that moved it."""
-    name = key.rpartition(".")[2]
-    found = []
-    for citation, text in known.sources.items():
-        if citation.startswith("[lib:") and citation.rstrip("]").endswith(f".{name}") and (quote := _quotable(text)):
-            found.append(Quote(quote, citation, "parameter"))
-            break
-    else:
-        for citation, text in known.sources.items():
-            if citation.startswith("[lib:") and (quote := _quotable(text)):
-                found.append(Quote(quote, citation, "framework"))
-                break
-    found += _own_quotes(known, key)
-    mine = [each.folder for each in known.tried if key in each.differing and f"[experiment: {each.folder}]" in known.sources]
-    for folder in mine[-1:]:
-        text = " ".join(known.sources[f"[experiment: {folder}]"].split()[:12])
-        found += [Quote(text, f"[experiment: {folder}]", "ours")] if words(text) >= FEWEST else []
-    return found
-
-
-def _own_quotes(known: Known, key: str) -> list[Quote]:
-    lines = known.sources.get(SITUATION, "").splitlines()
-    picked = [line for line in lines if line.startswith(f"{key} is ")][:1] + [line for line in lines if line.startswith("The model is")][:1]
-    return [
-        Quote(" ".join(line.split()[:MOST]), SITUATION, "model" if line.startswith("The model") else "ours")
-        for line in picked
-        if words(line) >= FEWEST
-    ]
-
-
-def _quotable(text: str) -> str:
-    """The first sentence of a documentation, after its signature, if it is long enough to quote."""
-    body = " ".join(text.partition("\n")[2].split())
-    sentence = re.split(r"(?<=[.!?]) ", body)[0]
-    chosen = sentence if words(sentence) >= FEWEST else body
-    return " ".join(chosen.split()[:MOST]) if words(chosen) >= FEWEST else ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agent import history, settings, trial
+from agent import base_model, history, lessons, settings, trial
 from agent.execution import BASELINE, INTERRUPTED
 from agent.gates import Situation, Tried
 from agent.history import Record, number
@@ -18,6 +19,8 @@ from stages.common.gpus import cards
 from stages.common.text import plain
 
 REPORTS = ROOT / "reports"
+CHECKED = "Of the LoRA check-list, "
+_FORMAT = re.compile(r"train\.template|data\.sources\.[^.]+\.prompt")
 _SHOWN = ("model.", "data.", "train.", "launcher.kind")
 
 
@@ -35,6 +38,7 @@ def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
     if number(base.get("parameters")):
         lines.append(f"The base model has {base['parameters']} parameters; its files are {', '.join(sorted(base.get('files', {})))}.")
     lines.append(f"The base model has {'a' if _chat(base) else 'no'} chat template of its own.")
+    lines.append(f"By its name, template and end token it is {'an instruct' if base_model.instruct(model) else 'a base'} model.")
     if accuracy is not None:
         lines.append(
             f"The present accuracy, of {incumbent}, is {accuracy:.4f} ({100 * accuracy:.1f} %) "
@@ -52,6 +56,7 @@ def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
         lines.append(
             f"The newest loss curve is {plain(curve.get('shape'), 40)}; overfitting: {'yes' if curve.get('overfitting') else 'no'}."
         )
+    lines += check_list(params, records)
     if took:
         lines.append(f"The newest training took {took:.0f} seconds.")
     lines.append(
@@ -62,7 +67,27 @@ def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
         f"{key} is {plain(value, 200) or 'empty'} in the present configuration." for key, value in params.items() if key.startswith(_SHOWN)
     ]
     other = 2 * (number(_read(REPORTS / "eval_val" / "val.json").get("runtime_s")) or 0.0) + 60.0 if took else 0.0
-    return Situation(model, rows, accuracy, machine, _chat(base), "\n".join(lines), took, other)
+    return Situation(model, rows, accuracy, machine, _chat(base), "\n".join(lines), took, other, base_model.instruct(model))
+
+
+def check_list(params: dict[str, Any], records: Sequence[Record]) -> list[str]:
+    """For LoRA, whether a higher rank, a lower learning rate and another format of the rows were tried, a sentence each."""
+    if params.get("train.finetuning_type", "lora") != "lora":
+        return []
+    asked = (
+        ("a higher rank", lambda key, way: key == "train.lora_rank" and way == "raised"),
+        ("a lower learning rate", lambda key, way: key == "train.learning_rate" and way == "lowered"),
+        ("the format (train.template, the prompts of data.sources)", lambda key, _: _FORMAT.fullmatch(key) is not None),
+    )
+    lines = []
+    for name, about in asked:
+        found = [
+            record.folder
+            for record in records
+            if record.finished and any(about(str(change.get("key")), lessons.direction(change)) for change in record.changes)
+        ]
+        lines.append(f"{CHECKED}{name} was {f'tried in {found[-1]}' if found else 'not tried yet'}.")
+    return lines
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -76,11 +101,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _chat(base: dict[str, Any]) -> bool:
     """Whether the base model has a chat template; True where nothing is known of its files."""
     files = base.get("files")
-    if not isinstance(files, dict) or not files:
-        return True
-    if any(name.startswith("chat_template") for name in files):
-        return True
-    return bool(_read(ROOT / "models/base/tokenizer_config.json").get("chat_template"))
+    return not isinstance(files, dict) or not files or bool(base_model.template())
 
 
 def hardware() -> str:
@@ -137,6 +158,8 @@ def _off(base: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
 def passages(there: Situation, records: Sequence[Record]) -> list[Passage]:
     """The present state and our own experiments, as sources to quote; without their hypotheses, which are claims and no findings."""
     found = [Passage("[situation]", "ours", there.text)]
+    if card := base_model.card(there.model):
+        found.append(Passage(base_model.CARD, "model", card))
     return found + [Passage(f"[experiment: {record.folder}]", "ours", result_of(record)) for record in records if record.finished]
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import difflib
 import re
 
+from agent.citations import without_tags
 from agent.gates.known import Known, Refusal, claims
+from agent.permissions import CLOSED, OPEN
 from agent.proposal import Proposal
 
 EXTRA = "train.extra."
-_CODE = re.compile(r"`([A-Za-z_][\w.]*)`([^`\n]{0,20})")
+_NAME = re.compile(r"`([A-Za-z_][\w.]*)`([^`\n]{0,20})|(?<![\w./`-])([a-z][a-z0-9]*(?:[_.][a-z0-9_]+)+)(?![\w/`-]|\.\w)([^`\n]{0,20})")
+"""A parameter's name in prose, in backticks or without: words joined by underscores, or after the name of a section."""
+_SECTIONS = tuple(f"{name}." for name in (*OPEN, *CLOSED))
 VERIFY = "# VERIFY"
 
 
@@ -20,12 +24,25 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
             if not _exists(change.key, known):
                 refused.append(Refusal("keys", option.name, f"there is no parameter {change.key}{_near(change.key, known)}"))
     for name, field, text in claims(proposal):
-        for key, after in _CODE.findall(text):
-            if "_" in key and not _exists(key, known, prose=True) and not after.lstrip().startswith(VERIFY):
+        values = _values(proposal, known)
+        for found in _NAME.finditer(without_tags(text)):
+            key, after = (found[1], found[2]) if found[1] else (found[3].rstrip("."), found[4])
+            named = "_" in key or key.startswith(_SECTIONS)
+            if named and key not in values and not _exists(key, known, prose=True) and not after.lstrip().startswith(VERIFY):
                 refused.append(
                     Refusal("keys", name, f"{field}: there is no parameter `{key}`{_near(key, known)}, else write {VERIFY} behind it")
                 )
     return refused
+
+
+def _values(proposal: Proposal, known: Known) -> set[str]:
+    """Words with an underscore that are values and no parameters, such as constant_with_warmup."""
+    changed = {str(value) for option in proposal.options for change in option.changes for value in (change.before, change.after)}
+    return (
+        changed
+        | {str(value) for value in known.params.values()}
+        | {str(choice) for dimension in known.agent.space.values() for choice in dimension.choices}
+    )
 
 
 def _exists(key: str, known: Known, *, prose: bool = False) -> bool:
@@ -33,6 +50,8 @@ def _exists(key: str, known: Known, *, prose: bool = False) -> bool:
         return True
     if key.startswith(EXTRA):
         return key.removeprefix(EXTRA) in known.arguments and "train.extra" in {name[:11] for name in known.params}
+    if key.startswith(_SECTIONS):
+        return prose and _held(key, known)
     last = key.rpartition(".")[2]
     return prose and (last in known.arguments or last in {name.rpartition(".")[2] for name in known.params} or _held(last, known))
 

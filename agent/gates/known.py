@@ -38,7 +38,10 @@ class Tried:
 
 @dataclass(frozen=True)
 class Situation:
-    """The present state in the words and numbers that a specific proposal names. `chat`: the base model has a chat template."""
+    """The present state in the words and numbers that a specific proposal names.
+
+    `chat`: the base model has a chat template; `instruct`: it was tuned to follow instructions, which a template alone does not say.
+    """
 
     model: str
     rows: int
@@ -48,6 +51,7 @@ class Situation:
     text: str
     train_seconds: float = 0.0
     other_seconds: float = 0.0
+    instruct: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Known:
         repeats: the finished experiment that overrides would repeat, by the hash of what they compose to; "" where there is none.
         memory: asks the training stage whether overrides fit into memory; "" where they do, or where it cannot say.
         hours_left: of the budget; 0: no limit.
+        gain: judge.min_effect, the smallest difference worth having.
     """
 
     params: dict[str, Any]
@@ -76,6 +81,7 @@ class Known:
     repeats: Callable[[list[str]], str] = lambda overrides: ""
     memory: Callable[[list[str]], str] = lambda overrides: ""
     hours_left: float = 0.0
+    gain: float = 0.0
     numbers: dict[str, set[float]] = field(default_factory=dict)
 
     def numbers_of(self, citation: str) -> set[float]:

@@ -40,12 +40,19 @@ def _wrong(option: Option, known: Known) -> list[str]:
         reasons.append("a parameter is changed twice")
     if len(keys) > 1 and not option.several.strip():
         reasons.append(f"changes {len(keys)} parameters, and `several` does not say why")
+    elif len(keys) > 1 and (silent := [key for key in keys if not _named(key, option.several)]):
+        reasons.append(f"`several` does not say why {silent[0]} changes too")
     for change in option.changes:
         present = known.params.get(change.key)
         if present != change.before:
             now = present if change.key in known.params else "not set"
             reasons.append(f"{change.key} is {now} now, not {change.before}")
     return reasons
+
+
+def _named(key: str, text: str) -> bool:
+    name = key.rpartition(".")[2]
+    return normal(name) in normal(text) or normal(name.replace("_", " ")) in normal(text)
 
 
 def _about(value: float, accuracy: float) -> bool:

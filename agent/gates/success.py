@@ -7,6 +7,8 @@ import math
 from agent.gates.known import Known, Refusal
 from agent.proposal import METRIC, Proposal
 
+_ROUNDING = 1e-4
+
 
 def check(proposal: Proposal, known: Known) -> list[Refusal]:
     names = [option.name for option in proposal.options]
@@ -23,6 +25,9 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
             refused.append(
                 Refusal("success", option.name, f"its success gate, {METRIC} {option.at_least:g}, is what there is already ({now:.3f})")
             )
+        elif now is not None and option.at_least < min(1.0, now + known.gain) - _ROUNDING:
+            reason = f"its success gate, {METRIC} {option.at_least:g}, is less than judge.min_effect ({known.gain:g}) above {now:.4f}"
+            refused.append(Refusal("success", option.name, reason))
         if not option.pitfalls or any(not pitfall.metric.strip() for pitfall in option.pitfalls):
             refused.append(Refusal("success", option.name, "no pitfall with metric, direction and step"))
         if option.instead not in names or option.instead == option.name:

@@ -1,4 +1,8 @@
-"""No number and no recommendation without a source, and no source that does not hold the number."""
+"""No claim without a source, and no source that does not hold the claim's numbers.
+
+A claim is every sentence of a proposal, since a fact needs no number to be wrong ("Llama uses grouped-query attention"). The one
+exception is the condition of a failure plan.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ _ADVICE = re.compile(
     r"\b(should|must|recommend\w*|suggest\w*|advis\w+|prefer\w*|use|using|set|try|increas\w+|decreas\w+|rais\w+|lower\w*|reduc\w+|halv\w+|doubl\w+"
     r"|enabl\w+|disabl\w+|better|best|optimal|typical\w*|usual\w*|common\w*|default\w*)\b", re.IGNORECASE,
 )  # fmt: skip
+_CONDITION = "when"
 _KEY = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b|\b(?:train|data|model)\.\w+")
 
 
@@ -21,8 +26,9 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
     count = 0
     for option, field, text in claims(proposal):
         count += len(tags(text))
-        for sentence in sentences(text):
-            if reason := _wrong(sentence, known, next((each for each in proposal.options if each.name == option), None)):
+        for position, sentence in enumerate(sentences(text)):
+            asserts = field != _CONDITION or position > 0
+            if reason := _wrong(sentence, known, next((each for each in proposal.options if each.name == option), None), asserts):
                 refused.append(Refusal("tags", option, f'{field}: {reason}: "{sentence[:160]}"'))
     count += sum(len(option.evidence) for option in proposal.options)
     if count < known.agent.min_tags:
@@ -30,13 +36,15 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
     return refused
 
 
-def _wrong(sentence: str, known: Known, option: Option | None) -> str:
+def _wrong(sentence: str, known: Known, option: Option | None, asserts: bool) -> str:
     bare, named = without_tags(sentence), tags(sentence)
     found = readings(bare)
-    if not found and not _ADVICE.search(bare) and not _KEY.search(bare):
+    technical = bool(found or _ADVICE.search(bare) or _KEY.search(bare))
+    if not technical and not (asserts and re.search(r"\w", bare)):
         return ""
     if not named:
-        return "a number or a recommendation without a source; name one, or write [unverified]"
+        told = "a number or a recommendation" if technical else "a claim"
+        return f"{told} without a source; name one, or write [unverified]"
     if known.mode == "none" and UNVERIFIED not in named:
         return "no source could be read, so this is [unverified]"
     if UNVERIFIED in named:

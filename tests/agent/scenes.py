@@ -12,6 +12,10 @@ from stages.common.schema.loop import Dimension
 
 RATE = "[lib: transformers==5.6.0 transformers.training_args.TrainingArguments.learning_rate]"
 RANK = "[lib: peft==0.18.1 peft.tuners.lora.config.LoraConfig.r]"
+_ARGUMENTS = "[lib: transformers==5.6.0 transformers.training_args.TrainingArguments"
+EPOCHS = f"{_ARGUMENTS}.num_train_epochs]"
+SCHEDULE = f"{_ARGUMENTS}.lr_scheduler_type]"
+DROPOUT = "[lib: peft==0.18.1 peft.tuners.lora.config.LoraConfig.lora_dropout]"
 CARD = "[source](https://huggingface.co/acme/tiny)"
 STATE = (
     "The model is acme/tiny, fine-tuned on 610 training rows with 2 CPU cores.\n"
@@ -22,6 +26,9 @@ SOURCES = {
     "[situation]": STATE,
     RATE: "learning_rate: float = 5e-05\nThe initial learning rate for the optimizer. A rate of 2e-4 is usual for adapters.",
     RANK: "r: int = 8\nLora attention dimension (the rank). A larger rank than 16 such as 32 holds more of the task.",
+    EPOCHS: "num_train_epochs: float = 3.0\nThe total number of training epochs to perform.",
+    SCHEDULE: "lr_scheduler_type: str = 'linear'\nThe scheduler of the learning rate to use, by its name.",
+    DROPOUT: "lora_dropout: float = 0.0\nThe dropout probability for Lora layers, against overfitting.",
     CARD: "A tiny instruct model with 12 layers. Its authors advise a learning rate of 5e-4 for short tasks.",
     "[experiment: 0001-start]": "Experiment 0001-start changed nothing: a starting point and was KEPT: accuracy 0.662.",
 }

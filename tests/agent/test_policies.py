@@ -18,7 +18,7 @@ from agent.knowledge import Knowledge, Passage
 from agent.proposal import Change, Proposal, Quote, from_json, hydra_value
 from stages.common.schema import LLM
 from stages.common.schema.loop import Dimension
-from tests.agent.scenes import AGENT, CARD, GOOD, HALF, KNOWN, PARAMS, SOURCES, broken, moved, reply
+from tests.agent.scenes import AGENT, CARD, EPOCHS, GOOD, HALF, KNOWN, PARAMS, SOURCES, broken, moved, reply
 from tests.fake_server import FakeServer
 
 SPACE = {
@@ -38,7 +38,9 @@ BREAKS: dict[str, Proposal] = {
     "success": broken(at_least=0.1),
     "specific": broken(why="acme/tiny [situation]."),
     "reach": moved("benchmark.seed", 1001, 1002),
-    "fits": moved("train.num_train_epochs", 1.0, 3.0),
+    "fits": moved(
+        "train.num_train_epochs", 1.0, 3.0, evidence=(Quote("The total number of training epochs to perform.", EPOCHS), HALF.evidence[0])
+    ),
     "priorities": broken(kind="data_quality"),
 }
 
@@ -350,7 +352,7 @@ def test_the_record_holds_every_proposal_and_refusal_and_a_page_for_people(
     other = replace(
         GOOD.options[1], changes=bad[:1], evidence=bad[1:], why=f"{HALF.why} [click](http://evil.example)"
     )  # refused, and on the page all the same
-    hostile = replace(GOOD, options=(replace(HALF, why=f"{HALF.why} <script>x</script> | a"), other))
+    hostile = replace(GOOD, options=(replace(HALF, why=f"{HALF.why} <script>x</script> | a [unverified]."), other))
     found = plan(served([BREAKS["ratio"], hostile]))
     monkeypatch.setattr(planner.history, "EXPERIMENTS", tmp_path)
     record = Record(7, "half-rate", "PLANNED", "h", policy="llm")

@@ -168,4 +168,7 @@ def proposal(first: str) -> dict[str, object]:
             "success": {"metric": "accuracy", "at_least": 0.85}, "failure_plan": {"option": other, "when": "accuracy falls"},
         }  # fmt: skip
 
-    return {"verified": "It has a chat template [situation].", "options": [option(first, 8, "twice-rank"), option("twice-rank", 32, first)]}
+    return {
+        "verified": "It has a template [situation]. A higher rank and the format were not tried, a lower learning_rate was [situation].",
+        "options": [option(first, 8, "twice-rank"), option("twice-rank", 32, first)],
+    }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agent.gates import quotes
-from agent.proposal import Quote
+from agent.proposal import Change, Quote
 from tests.agent.scenes import CARD, HALF, KNOWN, RATE, broken
 
 OTHER = HALF.evidence[1]
@@ -50,3 +52,20 @@ def test_our_own_state_alone_is_no_evidence() -> None:
     )
     assert "nothing but our own" in quotes.check(broken(evidence=ours), KNOWN)[0].reason
     assert quotes.check(broken(evidence=(*ours, OTHER)), KNOWN) == []
+
+
+def test_a_quote_is_about_what_changes_or_about_its_effect() -> None:
+    rate = Quote("The initial learning rate for the optimizer.", RATE)
+    model = Quote("A tiny instruct model with 12 layers.", CARD)
+    rank = broken(1, evidence=(rate, model))
+    assert [each.reason for each in quotes.check(rank, KNOWN)] == [
+        "no quote is about train.lora_rank or its effect: quote a source on that parameter"
+    ]
+    effect = {**KNOWN.sources, CARD: "More trainable parameters overfit such short tasks soon."}
+    about = broken(1, evidence=(rate, Quote("More trainable parameters overfit such short tasks", CARD)))
+    assert [each for each in quotes.check(about, replace(KNOWN, sources=effect)) if each.option == "rank-32"] == []
+
+
+def test_each_parameter_that_changes_needs_a_quote_of_its_own() -> None:
+    two = broken(changes=(*HALF.changes, Change("train.lora_dropout", 0.0, 0.1)))
+    assert "no quote is about train.lora_dropout" in quotes.check(two, KNOWN)[0].reason

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from agent.gates import ratio
-from agent.proposal import Quote
-from tests.agent.scenes import CARD, GOOD, HALF, KNOWN, RATE, moved
+from agent.proposal import Change, Quote
+from tests.agent.scenes import CARD, GOOD, HALF, KNOWN, RATE, broken, moved, refusals
 
 
 @pytest.mark.parametrize(
@@ -87,3 +87,48 @@ def test_the_beginning_of_a_number_in_a_source_is_not_that_number() -> None:
         ("train.learning_rate", 0.001, 0.0001, "learning_rate here, a rate of 0.0001"),
     ):
         assert ratio.check(moved(key, before, after, evidence=(Quote(text, CARD),)), known), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "learning_rate: float = 2e-4, the initial learning rate",
+        "The learning_rate has a default of 2e-4 in this class.",
+        "We recommend a learning_rate above the default of 2e-4.",
+        "Set the learning_rate, which should be 2e-4 by default.",
+    ],
+)
+def test_a_quoted_default_is_no_recommendation(text: str) -> None:
+    known = replace(KNOWN, sources={**KNOWN.sources, RATE: text})
+    assert ratio.check(moved("train.learning_rate", 0.001, 0.0002, evidence=(Quote(text, RATE),)), known)
+
+
+def test_a_recommendation_beside_a_default_is_one() -> None:
+    text = "We recommend a learning_rate of 2e-4 for adapters in place of the default 5e-5."
+    known = replace(KNOWN, sources={**KNOWN.sources, RATE: text})
+    assert ratio.check(moved("train.learning_rate", 0.001, 0.0002, evidence=(Quote(text, RATE),)), known) == []
+    assert ratio.check(moved("train.learning_rate", 0.001, 0.00005, evidence=(Quote(text, RATE),)), known)
+
+
+def test_changes_that_are_allowed_one_by_one_are_too_much_together() -> None:
+    steps = [("train.learning_rate", 0.001, 0.003), ("train.lora_rank", 16, 48), ("train.num_train_epochs", 1.0, 3.0)]
+    four = (*(Change(*each) for each in steps), Change("train.per_device_train_batch_size", 8, 24))
+    found = ratio.check(broken(changes=four, several="all of them"), KNOWN)
+    assert len(found) == 1 and "by a factor of 81 together" in found[0].reason
+    small = (Change("train.learning_rate", 0.001, 0.0015), Change("train.num_train_epochs", 1.0, 1.5))
+    assert ratio.check(broken(changes=small), KNOWN) == []
+
+
+def test_parameters_that_move_together_count_once() -> None:
+    scaled = (Change("train.lora_rank", 16, 48), Change("train.lora_alpha", 32, 96))
+    assert ratio.check(broken(changes=scaled), KNOWN) == []
+    known = replace(KNOWN, params={**KNOWN.params, "train.gradient_accumulation_steps": 4})
+    same_batch = (Change("train.per_device_train_batch_size", 8, 16), Change("train.gradient_accumulation_steps", 4, 2))
+    assert ratio.check(broken(changes=same_batch), known) == []
+    assert ratio.check(broken(changes=(scaled[0], Change("train.lora_alpha", 32, 16))), KNOWN)
+
+
+def test_a_jump_is_told_beside_a_present_value_that_is_wrong() -> None:
+    proposal = moved("train.learning_rate", 0.0002, 0.0001)
+    assert {each.gate for each in refusals(proposal)} >= {"ratio", "specific"}
+    assert "from 0.001 to 0.0001 is a factor of 0.1" in ratio.check(proposal, KNOWN)[0].reason

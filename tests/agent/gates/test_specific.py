@@ -32,7 +32,8 @@ def test_before_is_what_the_parameter_is() -> None:
 def test_one_variable_unless_it_says_why() -> None:
     two = (*HALF.changes, Change("train.lora_alpha", 32, 64))
     assert "changes 2 parameters" in specific.check(broken(changes=two), KNOWN)[0].reason
-    assert specific.check(broken(changes=two, several="Both scale the same update."), KNOWN) == []
+    assert specific.check(broken(changes=two, several="Both, learning_rate and lora_alpha, scale the update."), KNOWN) == []
+    assert "why train.learning_rate changes too" in specific.check(broken(changes=two, several="Lora alpha helps."), KNOWN)[0].reason
     assert "changed twice" in specific.check(broken(changes=(*HALF.changes, *HALF.changes), several="x"), KNOWN)[0].reason
 
 
