@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stages.common.files import sha256_text, write_json, write_text
-from stages.common.items import Row, item_id, summarize, write_rows
+from stages.common.files import sha256_file, sha256_text, write_json, write_jsonl, write_text
+from stages.common.items import Row, ids_sha256, item_id, summarize, write_rows
 
 TASKS = ("chain_sum", "word_sequence_reversal")
 FINGERPRINT = {
     "engine": "transformers", "engine_version": "5.6.0", "dtype": "float32", "device": "cpu", "base_sha256": "b" * 64,
-    "chat_template_sha256": "c" * 64, "temperature": 0.0, "top_p": 1.0, "seed": 0, "max_output_tokens": 32,
+    "chat_template_sha256": "c" * 64, "temperature": 0.0, "top_p": 1.0, "seed": 0, "max_output_tokens": 32, "evaluator": "Exact",
 }  # fmt: skip
 
 
@@ -49,13 +51,26 @@ def make_rows(
 
 def write_side(folder: Path, rows: list[Row], *, adapter: str | None = None, split: str = "val", **changes: Any) -> None:
     """One evaluation as the evaluate stage leaves it: SPLIT.jsonl and SPLIT.json. `changes` overwrite keys of the summary."""
-    write_rows(folder / f"{split}.jsonl", rows)
-    items = sha256_text(" ".join(sorted({row.item_id for row in rows})))
+    fingerprint = changes.get("fingerprint", {**FINGERPRINT, "adapter_sha256": adapter})
+    short = sha256_text(json.dumps(fingerprint, sort_keys=True))[:16]
+    write_rows(folder / f"{split}.jsonl", (replace(row, fingerprint=short) for row in rows))
     summary = {
-        **summarize(rows), "split": split, "model": "synthetic", "items_sha256": items,
-        "fingerprint": {**FINGERPRINT, "adapter_sha256": adapter}, "settings": {"concurrency": 32}, "runtime_s": 12.5,
+        **summarize(rows), "split": split, "model": "synthetic", "items_sha256": ids_sha256(row.item_id for row in rows),
+        "fingerprint": fingerprint, "settings": {"concurrency": 32}, "runtime_s": 12.5,
+        "rows_sha256": sha256_file(folder / f"{split}.jsonl"),
     }  # fmt: skip
     write_json(folder / f"{split}.json", {**summary, **changes})
+
+
+def write_items(root: Path, n: int = 100) -> None:
+    """The items behind the rows of `write_run`, validation and test."""
+    for split in ("val", "test"):
+        for task in TASKS:
+            rows = [(f"{split} question {number}", str(100 + number)) for number in range(n)]
+            write_jsonl(
+                root / f"data/benchmark/{split}/{task}.jsonl",
+                ({"item_id": item_id(task, q, a), "benchmark": task, "question": q, "answer": a, "category": task} for q, a in rows),
+            )
 
 
 def write_losses(path: Path, losses: Sequence[float], held_out: Sequence[float] = ()) -> None:
@@ -70,6 +85,7 @@ def write_losses(path: Path, losses: Sequence[float], held_out: Sequence[float] 
 def write_run(root: Path, *, base: float = 0.1, tuned: float = 0.7, n: int = 100, seed: int = 1, runtime_s: float = 240.5) -> Path:
     """A whole run's reports under `root`/reports, as every stage before judge leaves them. Returns `root`."""
     reports = root / "reports"
+    write_items(root, n)
     for split, count in (("val", n), ("test", n)):
         offset = 0 if split == "val" else 10
         write_side(
@@ -88,7 +104,8 @@ def write_run(root: Path, *, base: float = 0.1, tuned: float = 0.7, n: int = 100
     write_json(
         reports / "generate_data.json",
         {
-            "rows": 634, "seed": 7, "sources": {task: source for task in TASKS}, "positive_control": True,
+            "rows": 634, "seed": 7, "sources": {task: source for task in TASKS},
+            "positive_control": {task: {"exact": True, "wrapped": None} for task in ("(control)", *TASKS)},
             "tokens": {"total": 41234, "p50": 60, "p90": 80, "p99": 95, "max": 110},
             "contamination": {"fraction": 0.06, "hits": [{"question": "A SECRET TEST QUESTION", "split": "test"}]},
         },

@@ -14,6 +14,7 @@ from stages.common.errors import PawlError
 from stages.common.files import read_jsonl, sha256_text, write_jsonl
 
 SPLITS = ("val", "test")
+LARGEST_COUNT = 2**53  # beyond it, JSON's readers disagree on a whole number
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ def item_id(benchmark: str, question: str, answer: str) -> str:
     return sha256_text(f"{benchmark}\0{question}\0{answer}")[:16]
 
 
+def ids_sha256(ids: Iterable[str]) -> str:
+    """Hash of a set of items: the same wherever the same questions were asked."""
+    return sha256_text("\n".join(sorted(set(ids))))
+
+
 def write_rows(path: Path | str, rows: Iterable[Row]) -> None:
     write_jsonl(path, (asdict(row) for row in rows))
 
@@ -65,7 +71,8 @@ def read_rows(path: Path | str) -> list[Row]:
     """Read and check per-item results.
 
     Raises:
-        PawlError: missing or broken file, a missing or unknown column, a value of the wrong type, a score outside [0, 1].
+        PawlError: missing or broken file, a missing or unknown column, a value of the wrong type, a score outside [0, 1], a count that
+            is none.
     """
     names = [field.name for field in fields(Row)]
     rows = []
@@ -81,6 +88,9 @@ def read_rows(path: Path | str) -> list[Row]:
                 raise PawlError(f"{name} is {given!r:.80}, of the wrong type", where=where)
         if not math.isfinite(value["score"]) or not 0 <= value["score"] <= 1:
             raise PawlError(f"score is {value['score']}, outside 0 to 1", where=where)
+        for name in ("prompt_tokens", "output_tokens", "repeat"):
+            if not 0 <= value.get(name, 0) <= LARGEST_COUNT:
+                raise PawlError(f"{name} is {value[name]!r:.40}, which is no count", where=where)
         rows.append(Row(**value))
     return rows
 

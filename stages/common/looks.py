@@ -16,24 +16,35 @@ outcomes do. New items, or the test split that nobody chooses by, are the remedy
 
 The history is experiments/looks.jsonl: one line for each pair of a candidate's and an incumbent's answers, in the order in which they
 were first judged. Judged again, they keep their number, so a verdict is reproducible; by another measure (judge.primary, judge.metric) they
-are a look of their own, since the measure could be chosen by what the first one told. A copy in .pawl/ gives back what an older commit, a
-`dvc exp apply` or a restored file has not. A number never falls: where lines were lost, moved or merged from another branch, the place in
-the file or the number written down counts, whichever is later. A verdict holds its own line, so that where DVC's cache gives the verdict
-back in another clone, the stage track writes the look down there too.
+are a look of their own, since the measure could be chosen by what the first one told. A number never falls: where lines were moved or
+merged from another branch, the place in the file or the number written down counts, whichever is later. A verdict holds its own line, so
+that where DVC's cache gives the verdict back in another clone, the stage track writes the look down there too.
+
+What makes two looks one series is a shared question, whatever its task is called and however it is spaced or cased: for each set of items
+a line {items, questions} holds a short hash of every question, so that the smallest part of a benchmark inherits its looks. Lines from
+before that are compared by their sketch, until their items are judged once more.
+
+A file that was cut short is made whole from its copy in .pawl/, the commit HEAD and the verdicts in experiments/. The line {looks} says
+how many there were: where fewer can be found, nothing is judged. It is changed in place and a lower bound, so that `merge=union`, which
+keeps the lines of both sides, leaves it true.
 
 Not counted: scores of a candidate that was evaluated and never judged, and looks in a clone whose file was never merged (a sweep's are).
 """
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import math
 import os
-from collections.abc import Callable, Iterable
+import re
+import subprocess
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -46,7 +57,11 @@ KEY = ("items", "candidate", "incumbent", "measure")
 NOTED = ("experiment", "n", "outcome")
 """What a line says beside the hashes and the number."""
 SKETCH = 32
-"""Item ids that stand for a set of items: the smallest ones. Ids are hashes, so two sets that overlap by a few per cent share some."""
+"""Item ids that stand for a set of items in lines from before its questions were kept: the smallest ones."""
+SHORT = 5
+"""Bytes of a question's hash: of two sets of 10,000 questions without a common one, 1 in 10,000 pairs shares a hash."""
+MOST = 10**9
+_COUNT = re.compile(rb'^\{"looks":([ \d]{9})\}$', re.MULTILINE)
 
 
 def spend(alpha: float, look: int) -> float:
@@ -54,25 +69,57 @@ def spend(alpha: float, look: int) -> float:
     return alpha * 6 / (math.pi * look) ** 2
 
 
-def of_pair(candidate: pa.Table, incumbent: pa.Table, primary: str = "", metric: str = "correct") -> dict[str, str]:
-    """What identifies a look: the items, a sketch of them, who was right about which on either side (the texts do not matter), and what of
-    it decides, written where it is not the default."""
-    ids = sorted(set(candidate["item_id"].to_pylist()))
-    sides = {name: sha256_text(_outcomes(table)) for name, table in (("candidate", candidate), ("incumbent", incumbent))}
+def of_pair(
+    candidate: pa.Table, incumbent: pa.Table, questions: Mapping[str, str], primary: str = "", metric: str = "correct"
+) -> dict[str, str]:
+    """What identifies a look: the items, who was right about which on either side (the texts do not matter), and what of it decides,
+    written where it is not the default. Beside it the hashes of the questions; `questions` are the texts by item id."""
+    ids = sorted({*candidate["item_id"].to_pylist(), *incumbent["item_id"].to_pylist()})
+    sides = {name: outcomes_sha256(table) for name, table in (("candidate", candidate), ("incumbent", incumbent))}
     measure = {} if (primary, metric) == ("", "correct") else {"measure": f"{metric} of {primary or 'all'}"}
-    return {"items": sha256_text("\n".join(ids)), "sketch": " ".join(item[:8] for item in ids[:SKETCH]), **sides, **measure}
+    asked = b"".join(sorted({_short(questions[item]) for item in ids if item in questions}))
+    sketch = " ".join(item[:8] for item in ids[:SKETCH])
+    return {"items": sha256_text("\n".join(ids)), "sketch": sketch, "questions": base64.b64encode(asked).decode(), **sides, **measure}
 
 
-def _outcomes(table: pa.Table) -> str:
+def outcomes_sha256(table: pa.Table) -> str:
+    """Hash of who was right about which item."""
     names = ["benchmark", "item_id", "repeat", "correct", "score"]
     ordered = table.select(names).sort_by([(name, "ascending") for name in names[:3]])
-    return json.dumps([ordered[name].to_pylist() for name in names])
+    return sha256_text(json.dumps([ordered[name].to_pylist() for name in names]))
 
 
-def number(history: Iterable[dict[str, Any]], look: dict[str, str]) -> int:
-    """The number of a look among those at the same or overlapping items, from 1; the next one where it is new."""
-    ours = set(look["sketch"].split())
-    overlapping = [earlier for earlier in history if ours & set(earlier["sketch"].split())]
+def _short(question: str) -> bytes:
+    """What a question is known by: its characters without blanks and marks that nobody sees, case and form of writing ignored."""
+    same = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", question).casefold())
+    seen = "".join(mark for mark in same if not mark.isspace() and unicodedata.category(mark) not in ("Cc", "Cf"))
+    return bytes.fromhex(sha256_text(seen))[:SHORT]
+
+
+def _hashes(questions: str) -> set[bytes]:
+    held = base64.b64decode(questions, validate=True)
+    return {held[at : at + SHORT] for at in range(0, len(held), SHORT)}
+
+
+class History(NamedTuple):
+    """What a file says."""
+
+    looks: dict[Key, str]  # its lines by what they are about, each once and in order
+    questions: dict[str, str]  # their hashes, by the hash of their items
+    total: int  # how many looks there were at least
+
+
+def number(history: Iterable[dict[str, Any]], look: dict[str, str], questions: Mapping[str, str] | None = None) -> int:
+    """The number of a look among those at the same or overlapping items, from 1; the next one where it is new. `questions` are their
+    hashes, by the hash of the items."""
+    asked = {items: _hashes(held) for items, held in (questions or {}).items()}
+    ours, sketch = _hashes(look.get("questions", "")), set(look["sketch"].split())
+
+    def overlaps(earlier: dict[str, Any]) -> bool:
+        same = earlier["items"] == look["items"] or sketch & set(earlier["sketch"].split())
+        return bool(same or ours & asked.get(earlier["items"], set()))
+
+    overlapping = [earlier for earlier in history if overlaps(earlier)]
     numbers = {_key(earlier): max(place, earlier.get("look", 1)) for place, earlier in enumerate(overlapping, 1)}
     return numbers.get(_key(look)) or max(numbers.values(), default=0) + 1
 
@@ -88,58 +135,165 @@ def enter(roots: Iterable[Path], look: dict[str, str], judge: Callable[[int], di
         what `judge` gave, and `look`, the number.
 
     Raises:
-        PawlError: a file of looks is broken. Nothing is judged then: an unknown number of looks allows no level.
+        PawlError: a file of looks is broken or has lost lines. Nothing is judged then: an unknown number of looks allows no level.
     """
+    places = sorted({root.resolve() for root in roots})
     with ExitStack() as stack:
-        known: list[tuple[TextIO, str, dict[Key, str]]] = []
-        for path in (root / name for root in sorted({root.resolve() for root in roots}) for name in (FILE, COPY)):
+        known: list[tuple[int, bytes, History]] = []
+        for path in (root / name for root in places for name in (FILE, COPY)):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file: TextIO = stack.enter_context(open(path, "a+", encoding="utf-8", errors="replace"))
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            stack.callback(os.close, file)
             fcntl.flock(file, fcntl.LOCK_EX)  # workers of a sweep judge side by side
-            file.seek(0)
-            text = file.read()
-            known.append((file, text, _parsed(text, path)))
-        lines = {key: line for _, _, history in known for key, line in history.items()}
-        place = max(least, number(map(json.loads, lines.values()), look))
+            held = _read(file)
+            known.append((file, held, _parsed(held.decode("utf-8", "replace"), path)))
+        lines, questions = _together([history for _, _, history in known], places)
+        if len(lines) < (count := max(history.total for _, _, history in known)):
+            fix = (
+                f"'git log -p {FILE}' or another clone has them; to count from what is left, delete its line {{\"looks\": ...}} and {COPY}"
+            )
+            told = f"the history of looks has lost lines: it counted {count}, and {len(lines)} are left"
+            raise PawlError(told, where=str(places[0] / FILE), fix=fix)
+        if look.get("questions"):
+            questions.setdefault(look["items"], look["questions"])
+        place = max(least, number(map(json.loads, lines.values()), look, questions))
         note = judge(place) | {"look": place}
-        lines.setdefault(_key(look), json.dumps({**look, **note}, sort_keys=True))
-        for file, text, history in known:
-            if missing := [line for key, line in lines.items() if key not in history]:
-                file.write(("\n" if text and not text.endswith("\n") else "") + "".join(f"{line}\n" for line in missing))
-                file.flush()
-                os.fsync(file.fileno())
+        entry = {name: value for name, value in look.items() if name != "questions"}
+        lines.setdefault(_key(look), json.dumps({**entry, **note}, sort_keys=True))
+        for file, held, history in known:
+            _write(file, held, history, lines, questions)
     return note
 
 
-def take_over(roots: Iterable[Path], verdict: dict[str, Any]) -> None:
+def accepted(root: Path) -> set[str]:
+    """The hashes of results (see `outcomes_sha256`) that were accepted when they were judged."""
+    path = root / FILE
+    lines = _parsed(path.read_bytes().decode("utf-8", "replace"), path).looks.values() if path.exists() else ()
+    return {look["candidate"] for look in map(json.loads, lines) if look.get("outcome") == "accept"}
+
+
+def take_over(roots: Iterable[Path], verdict: Any) -> None:
     """Write down the look of a verdict that was not judged here: DVC's cache, shared with another clone, gave it back.
 
     It counts from its own number, since what was looked at before it is not known here.
+
+    Raises:
+        PawlError: what the verdict says of its look is no look.
     """
-    for look in verdict.get("looks", []):
-        enter(roots, look, lambda _, look=look: {name: look[name] for name in NOTED}, least=look["look"])  # type: ignore[misc]
+    told: Any = verdict.get("looks", []) if isinstance(verdict, dict) else None
+    looks: list[Any] = told if isinstance(told, list) else [None]
+    for look in looks:
+        wrong = _wrong(look) or next((f"{name} is missing" for name in (*NOTED, "look") if name not in look), "")
+        if wrong:
+            fix = "run 'dvc repro -f judge' to judge again"
+            raise PawlError(f"the look of this verdict cannot be read: {wrong}", where="reports/judge.json", fix=fix)
+        bare = {name: value for name, value in look.items() if name not in (*NOTED, "look")}
+        enter(roots, bare, lambda _, look=look: {name: look[name] for name in NOTED}, least=look["look"])  # type: ignore[misc]
+
+
+def _together(histories: list[History], roots: list[Path]) -> tuple[dict[Key, str], dict[str, str]]:
+    """The looks of all files, and those that a commit or a verdict still has where every file lost them."""
+    lines = {key: line for history in histories for key, line in history.looks.items()}
+    questions = {items: held for history in histories for items, held in history.questions.items()}
+    lost = 0
+    for look in (look for root in roots for look in _witnesses(root)):
+        if "candidate" not in look:
+            questions.setdefault(look["items"], look["questions"])
+        elif _key(look) not in lines:
+            lost += 1
+            lines[_key(look)] = json.dumps({name: value for name, value in look.items() if name != "questions"}, sort_keys=True)
+    if lost:
+        print(f"looks: {lost} that {FILE} had lost are written down again, from the last commit or the verdicts in experiments/")
+    return lines, questions
+
+
+def _witnesses(root: Path) -> Iterator[dict[str, Any]]:
+    """Looks and questions as the last commit and the verdicts of finished experiments have them; what is broken there is passed over."""
+    command = ["git", "show", f"HEAD:./{FILE}"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, errors="replace", timeout=60, check=False)
+    told = [_loaded(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
+    for path in sorted((root / FILE.parent).glob("*/judge.json")):
+        verdict = _loaded(path.read_text(encoding="utf-8", errors="replace"))
+        looks = verdict.get("looks") if isinstance(verdict, dict) else None
+        told += looks if isinstance(looks, list) else []
+    yield from (each for each in told if isinstance(each, dict) and "looks" not in each and not _wrong(each))
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _write(file: int, held: bytes, history: History, lines: dict[Key, str], questions: dict[str, str]) -> None:
+    """Append what a file lacks, then raise its count; killed in between, the count is too low, which loses nothing."""
+    missing = [line for key, line in lines.items() if key not in history.looks]
+    unasked = [items for items in questions if items not in history.questions]
+    missing += [json.dumps({"items": items, "questions": questions[items]}, sort_keys=True) for items in unasked]
+    found = _COUNT.search(held)
+    more = ([] if found else [f'{{"looks":{len(history.looks):>9}}}']) + missing
+    if more:
+        text = ("\n" if held and not held.endswith(b"\n") else "") + "".join(f"{line}\n" for line in more)
+        os.pwrite(file, text.encode(), len(held))
+        os.fsync(file)
+    if len(lines) > history.total:
+        at = found or _COUNT.search(_read(file))
+        assert at
+        os.pwrite(file, f"{len(lines):>9}".encode(), at.start(1))
+        os.fsync(file)
+
+
+def _read(file: int) -> bytes:
+    return os.pread(file, os.fstat(file).st_size, 0)
 
 
 def _key(look: dict[str, Any]) -> Key:
     return tuple(look.get(name, "") for name in KEY)
 
 
-def _parsed(text: str, path: Path) -> dict[Key, str]:
-    """The lines of a file by what they are about, each once, in their order."""
-    history: dict[Key, str] = {}
+def _parsed(text: str, path: Path) -> History:
+    """The lines of a file."""
+    looks: dict[Key, str] = {}
+    questions: dict[str, str] = {}
+    count = 0
     for at, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
-            if any(not isinstance(entry[name], str) for name in (*KEY[:3], "sketch")) or not isinstance(entry.get("measure", ""), str):
-                raise TypeError("a hash is missing")
-            if type(entry.get("look", 1)) is not int or entry.get("look", 1) < 1:
-                raise TypeError("its number is none")
-        except (ValueError, KeyError, TypeError) as error:
+            wrong = _wrong(entry)
+        except (ValueError, RecursionError) as error:
+            wrong = str(error)[:200]
+        if wrong:
             fix = f"it counts the looks, so it may not lose lines: restore it from Git ('git checkout {FILE}')"
             if path.parts[-2:] == COPY.parts:
                 fix = f"it is a copy of {FILE}: delete it"
-            raise PawlError(f"a look cannot be read: {error}", where=f"{path}:{at}", fix=fix) from None
-        history.setdefault(_key(entry), line)
-    return history
+            raise PawlError(f"a look cannot be read: {wrong}", where=f"{path}:{at}", fix=fix)
+        if "looks" in entry:
+            count = max(count, entry["looks"])
+        elif "candidate" in entry:
+            looks.setdefault(_key(entry), line)
+        else:
+            questions.setdefault(entry["items"], entry["questions"])
+    return History(looks, questions, count)
+
+
+def _wrong(entry: Any) -> str:
+    """What is wrong with a line, which is a look, the questions of a set of items, or how many looks there are; empty where nothing is."""
+    if not isinstance(entry, dict):
+        return "it is no object"
+    if "looks" in entry:
+        return "" if _whole(entry["looks"], 0) else "its number is none"
+    names = ("items", "questions") if "questions" in entry and "candidate" not in entry else (*KEY[:3], "sketch")
+    if any(not isinstance(entry.get(name), str) for name in names) or not isinstance(entry.get("measure", ""), str):
+        return "a hash is missing"
+    try:
+        _hashes(entry.get("questions", ""))
+    except (ValueError, TypeError):
+        return "its questions are no hashes"
+    return "" if _whole(entry.get("look", 1), 1) else "its number is none"
+
+
+def _whole(value: Any, least: int) -> bool:
+    return type(value) is int and least <= value <= MOST

@@ -20,7 +20,7 @@ from typing import Any
 from stages.common import items
 from stages.common.config import load_params
 from stages.common.errors import PawlError, run_main
-from stages.common.files import ROOT, write_json
+from stages.common.files import ROOT, sha256_file, write_json
 from stages.common.models import base_model
 from stages.common.process import stage_lock
 from stages.common.schema import Config
@@ -113,7 +113,7 @@ def say(tasks: list[Task], name: str, adapter: Path | None) -> None:
 
 def write(where: Path, split: str, rows: list[items.Row], summary: dict[str, Any]) -> None:
     items.write_rows(where / f"{split}.jsonl", rows)
-    write_json(where / f"{split}.json", summary)
+    write_json(where / f"{split}.json", summary | {"rows_sha256": sha256_file(where / f"{split}.jsonl")})  # whose summary this is
     overall = summary["overall"]
     if split == "test":  # whoever chooses the next experiment reads this output; the report and MLflow have the scores
         print(f"test: {overall['n']} items answered; their scores are for the report alone")

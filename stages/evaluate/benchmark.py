@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, read_json, read_jsonl, sha256_text
-from stages.common.items import item_id
+from stages.common.files import ROOT, read_json, read_jsonl
+from stages.common.items import ids_sha256, item_id
 from stages.common.lazy import quick_opencompass
 from stages.common.schema import Benchmark
 
@@ -83,7 +83,7 @@ def read(splits: list[str], limit: int = 0) -> list[Task]:
 
 def items_sha256(tasks: list[Task]) -> str:
     """Hash of the set of items: the same wherever the same questions were asked."""
-    return sha256_text("\n".join(sorted(item["item_id"] for task in tasks for item in task.items)))
+    return ids_sha256(item["item_id"] for task in tasks for item in task.items)
 
 
 def check(tasks: list[Task], benchmark: Benchmark) -> None:

@@ -2,73 +2,148 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.common.files import flatten
-from stages.judge.inputs import Inputs, Side
+from stages.common.files import flatten, sha256_text
+from stages.common.items import ids_sha256
+from stages.judge.inputs import Inputs, Side, part
 
-THE_MODEL = ("adapter", "base_sha256", "chat_template_sha256")
-"""Parts of the fingerprint, by the beginning of their name, in which candidate and incumbent may differ: they are the model."""
+THE_MODEL = ("adapter_sha256", "adapter_served_as", "base_sha256", "chat_template_sha256")
+"""Keys of the fingerprint in which candidate and incumbent may differ: they are the model."""
+STATED = (
+    "engine", "engine_version", "dtype", "device", "base_sha256", "adapter_sha256", "chat_template_sha256", "temperature", "top_p", "seed",
+    "max_output_tokens",
+)  # fmt: skip
+"""Keys that every fingerprint has; a value may be null where nobody can know it (a server of somebody else's)."""
+RULERS = ("evaluator", "scoring_sha256")
+"""Keys that say how answers became scores; a fingerprint has one of them, or both."""
+CONTROL = "(control)"
+"""What the positive control of generate_data calls the row that it plants beside those of the tasks."""
 QUALITY = ("truncation", "contamination", "same base model")
 """Guards that speak of the candidate's making; the others speak of its measurement."""
 
 
 def check(inputs: Inputs, max_truncated: float, max_contamination: float, same_base_model: bool) -> list[dict[str, Any]]:
-    """Every guard with its result: {guard, passed, detail}; `detail` says what was found, also where it passed."""
+    """Every guard with its result: {guard, passed, detail}; `detail` says what was found, also where it passed.
+
+    A guard that finds nothing to look at has failed: what is absent from a report proves nothing.
+    """
     sides = (("candidate", inputs.candidate), ("incumbent", inputs.incumbent))
-    bases = [str(side.summary.get("fingerprint", {}).get("base_sha256")) for _, side in sides]
-    other_base = f"the base model is another one ({_short(bases[0])}, the incumbent's {_short(bases[1])})" if bases[0] != bases[1] else ""
+    other_base = _other_base(inputs)
     results = [
         ("complete", [line for name, side in sides for line in _incomplete(name, side, inputs.benchmark)], "every item was answered"),
         ("summary", [line for name, side in sides for line in _misquoted(name, side)], "each summary is what its rows add up to"),
-        ("same items", list(_other_items(inputs)), "both sides answered the same items"),
+        ("same items", list(_other_items(inputs)), "both sides answered the items of the benchmark"),
         ("same conditions", list(_differences(inputs)), "engine, precision, prompts, sampling and evaluator are the same"),
         ("same base model", [other_base] if other_base and same_base_model else [], other_base or "both sides stand on one base model"),
         ("truncation", list(_truncated(inputs.candidate, max_truncated)), _share(inputs.candidate.rows)),
-        ("contamination", list(_contaminated(inputs.data, max_contamination)), "the training data was checked and cleaned"),
+        ("contamination", list(_contaminated(inputs, max_contamination)), "the training data was checked and cleaned"),
     ]
     return [{"guard": name, "passed": not found, "detail": "; ".join(found) or fine} for name, found, fine in results]
 
 
 def _incomplete(name: str, side: Side, benchmark: dict[str, Any]) -> Iterator[str]:
-    """Items answered against items built, for each task."""
-    counts = side.rows.group_by("benchmark").aggregate([("item_id", "count_distinct")])
-    answered = dict(zip(counts["benchmark"].to_pylist(), counts["item_id_count_distinct"].to_pylist(), strict=True))
-    tasks = benchmark.get("tasks", {})
+    """Items answered against items built, for each task, and each as often as the summary says."""
+    counts = side.rows.group_by("benchmark").aggregate([("item_id", "count_distinct"), ("item_id", "count")])
+    answered = {row["benchmark"]: (row["item_id_count_distinct"], row["item_id_count"]) for row in counts.to_pylist()}
+    tasks = part(benchmark, "tasks")
+    runs = part(side.summary, "fingerprint").get("num_runs", 1)  # the usual number is left out of a fingerprint
     for task in sorted(tasks.keys() | answered.keys()):
-        built, found = tasks.get(task, {}).get("val", 0), answered.get(task, 0)
-        if found != built:
-            yield f"the {name} answered {found} of {built} items of {task}"
+        built, (found, rows) = part(tasks, task).get("val"), answered.get(task, (0, 0))
+        if type(built) is not int or found != built:
+            yield f"the {name} answered {found} of {_short(built)} items of {task}"
+        elif type(runs) is not int or rows != runs * found:
+            yield f"the {name} has {rows} answers to {found} items of {task}, and its summary says {_short(runs)} to each"
     if not tasks:
         yield "the benchmark's report names no task"
 
 
 def _misquoted(name: str, side: Side) -> Iterator[str]:
-    counted = {"n": len(side.rows), "accuracy": pc.mean(side.rows["correct"]).as_py()}
-    stated = side.summary.get("overall", {})
-    for key, value in counted.items():
-        if not isinstance(stated.get(key), (int, float)) or abs(stated[key] - value) > 1e-9:
-            yield f"the {name}'s summary states {key} {stated.get(key)}, its rows give {value}"
+    """A summary that its rows do not carry, or that nothing binds to these very rows."""
+    groups = {"overall": (side.rows, part(side.summary, "overall"))}
+    stated = part(side.summary, "benchmarks")
+    for task in sorted({*stated, *pc.unique(side.rows["benchmark"]).to_pylist()}):
+        groups[task] = side.rows.filter(pc.equal(side.rows["benchmark"], task)), part(stated, task)
+    for group, (rows, scores) in groups.items():
+        counted = {"n": len(rows), "truncated": pc.sum(rows["truncated"]).as_py() or 0}
+        counted |= {"accuracy": pc.mean(rows["correct"]).as_py(), "score": pc.mean(rows["score"]).as_py()}
+        for key, value in counted.items():
+            if value is None or not _number(scores.get(key)) or abs(scores[key] - value) > 1e-9:
+                yield f"the {name}'s summary states {key} {_short(scores.get(key))} for {group}, its rows give {value}"
+    whole = pc.greater_equal(side.rows["score"], 1 - 1e-6)
+    if odd := pc.sum(pc.not_equal(side.rows["correct"], whole)).as_py():
+        yield f"{odd} of the {name}'s rows are right without a full score, or wrong with one"
+    yield from _unbound(name, side)
+
+
+def _unbound(name: str, side: Side) -> Iterator[str]:
+    """Rows that are not the ones that the summary was made of, or were answered under other conditions.
+
+    A result from before summaries had `rows_sha256`, and rows their fingerprint, is bound by the look at which it was accepted: who was
+    right about which item is hashed there.
+    """
+    stated, given = side.summary.get("rows_sha256"), sorted(set(side.fingerprints))
+    if stated is None and side.accepted and given == [""]:
+        return
+    if stated != side.rows_sha256:
+        yield f"the {name}'s summary is of rows with the hash {_short(stated)}, and these have {_short(side.rows_sha256)}"
+    expected = sha256_text(json.dumps(side.summary.get("fingerprint"), sort_keys=True))[:16]
+    if given != [expected]:
+        found = ", ".join(_short(each or None) for each in given[:3])
+        yield f"the {name}'s rows carry the fingerprint {found}, and its summary's is {expected}"
 
 
 def _other_items(inputs: Inputs) -> Iterator[str]:
-    left, right = (side.summary.get("items_sha256") for side in (inputs.candidate, inputs.incumbent))
-    if not left or left != right:
-        yield f"items_sha256 is {_short(left)} for the candidate and {_short(right)} for the incumbent"
+    """Both sides against the items of data/benchmark/val: their ids, their answers, and the hash that a summary states of them."""
+    if not inputs.items:
+        yield "there are no validation items to compare with in data/benchmark/val"
+        return
+    built = {(item["benchmark"], key): item["answer"] for key, item in inputs.items.items()}
+    for name, side in (("candidate", inputs.candidate), ("incumbent", inputs.incumbent)):
+        answered = dict.fromkeys(zip(*(side.rows[column].to_pylist() for column in ("benchmark", "item_id", "gold")), strict=True))
+        if foreign := [item for task, item, _ in answered if (task, item) not in built]:
+            yield f"{len(foreign)} items of the {name} are not in data/benchmark/val ({_short(foreign[0])})"
+        if changed := [item for task, item, gold in answered if built.get((task, item), gold) != gold]:
+            yield f"{len(changed)} rows of the {name} have another answer key than data/benchmark/val ({_short(changed[0])})"
+        stated, actual = side.summary.get("items_sha256"), ids_sha256(side.rows["item_id"].to_pylist())
+        if stated != actual:
+            yield f"items_sha256 is {_short(stated)} in the {name}'s summary, and its rows give {_short(actual)}"
 
 
 def _differences(inputs: Inputs) -> Iterator[str]:
     """Compared key by key, unknown keys too: a condition that is not known to be harmless counts."""
-    left, right = (flatten(side.summary.get("fingerprint", {})) for side in (inputs.candidate, inputs.incumbent))
-    if not left or not right:
-        yield "a fingerprint is missing"
+    both = [part(side.summary, "fingerprint") for side in (inputs.candidate, inputs.incumbent)]
+    for name, found in zip(("candidate", "incumbent"), both, strict=True):
+        if not found:
+            yield f"the {name}'s fingerprint is missing"
+            continue
+        if absent := [key for key in STATED if key not in found]:
+            yield f"the {name}'s fingerprint does not state {', '.join(absent)}"
+        if not any(found.get(key) for key in RULERS):
+            yield f"the {name}'s fingerprint does not say how answers were scored"
+    left, right = map(flatten, both)
     for key in sorted(left.keys() | right.keys()):
-        if left.get(key) != right.get(key) and not key.startswith(THE_MODEL):
+        if key not in THE_MODEL and (key not in left or key not in right or not _same(left[key], right[key])):
             yield f"{key} is {_short(left.get(key))} for the candidate and {_short(right.get(key))} for the incumbent"
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equal, and of one type: true is not 1, and NaN is equal to nothing."""
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def _other_base(inputs: Inputs) -> str:
+    """How the base models differ, or that it is not known; empty where both sides stand on one."""
+    bases = [part(side.summary, "fingerprint").get("base_sha256") for side in (inputs.candidate, inputs.incumbent)]
+    if not all(isinstance(base, str) and base for base in bases):
+        return "a base model is not known by its hash"
+    return "" if bases[0] == bases[1] else f"the base model is another one ({_short(bases[0])}, the incumbent's {_short(bases[1])})"
 
 
 def truncated(rows: pa.Table) -> float:
@@ -85,17 +160,29 @@ def _truncated(side: Side, limit: float) -> Iterator[str]:
         yield f"{_share(side.rows)}, more than {limit:.0%}"
 
 
-def _contaminated(data: dict[str, Any], limit: float) -> Iterator[str]:
-    """The share of training rows that overlapped with benchmark items before they were taken out, and whether the search for them works."""
-    found = data.get("contamination", {})
-    share = found.get("fraction") if isinstance(found, dict) else None
-    if not isinstance(share, (int, float)) or not 0 <= share <= 1:
+def _contaminated(inputs: Inputs, limit: float) -> Iterator[str]:
+    """The share of training rows that overlapped with benchmark items before they were taken out, and whether the search for them works.
+
+    The search has to have found what was planted of every task, and the control that belongs to none.
+    """
+    share = part(inputs.data, "contamination").get("fraction")
+    if not _number(share) or not 0 <= share <= 1:
         yield "the data report does not say how many training rows overlap with the benchmark"
     elif share > limit:
         yield f"{share:.1%} of the training rows overlapped with the benchmark, more than {limit:.0%}"
-    control = flatten({"all": data.get("positive_control")})
-    if missed := sorted(key.partition(".")[2] or key for key, value in control.items() if value is False):
+    control = part(inputs.data, "positive_control")
+    planted = {name: flatten(part(control, name)) for name in control}
+    if missed := sorted(
+        f"{name}.{key}" for name, found in planted.items() for key, value in found.items() if value is not True and value is not None
+    ):
         yield f"the search for overlaps missed rows that were planted for it ({', '.join(missed)})"
+    tasks = [*part(inputs.benchmark, "tasks"), CONTROL]
+    if untried := sorted(name for name in tasks if not any(value is True for value in planted.get(name, {}).values())):
+        yield f"the search for overlaps was not tried on planted rows of {', '.join(untried)}"
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _short(value: Any) -> str:

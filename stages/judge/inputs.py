@@ -5,7 +5,6 @@ Every file goes through `_validation_only`, which refuses a name that speaks of 
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,32 +13,54 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stages.common import looks
 from stages.common.errors import PawlError
-from stages.common.files import read_json, read_jsonl
-from stages.common.items import read_rows
+from stages.common.files import read_json, read_jsonl, sha256_file
+from stages.common.items import LARGEST_COUNT, item_id, read_rows
 from stages.common.losses import Loss, read_losses
 from stages.judge.pairing import COLUMNS, as_table
 
 SPLIT = "val"
 ITEMS = Path("data/benchmark") / SPLIT
 FAILURES = Path(".pawl/failure")
+OPTIONAL = {"repeat": 0, "fingerprint": ""}
+"""Columns that older rows lack, and what they mean then."""
+LIMITS = {"score": 1, "prompt_tokens": LARGEST_COUNT, "output_tokens": LARGEST_COUNT, "repeat": LARGEST_COUNT}
+"""The largest value of each column of numbers; the smallest is 0."""
+LARGEST = 1e18
+"""A number of a report beyond this is none that anything was measured to be."""
 _INCUMBENT = re.compile(r"reports/baseline|experiments/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One evaluation of the validation split: its rows (columns as in `COLUMNS`), and the summary written beside them."""
+    """One evaluation of the validation split.
+
+    Attributes:
+        rows: columns as in `COLUMNS`.
+        summary: what was written beside them.
+        rows_sha256: of the file of rows.
+        accepted: whether the history of looks says that these very results were accepted once.
+    """
 
     rows: pa.Table
     summary: dict[str, Any]
+    rows_sha256: str
+    accepted: bool
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """The distinct fingerprints of the rows; "" where they carry none."""
+        return sorted(pc.unique(self.rows["fingerprint"]).to_pylist())
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything a verdict depends on, besides params.yaml."""
+    """Everything a verdict depends on, besides params.yaml; `items` are those of data/benchmark/val (see `read_items`)."""
 
     candidate: Side
     incumbent: Side
+    items: dict[str, dict[str, str]]
     benchmark: dict[str, Any]
     data: dict[str, Any]
     training: dict[str, Any]
@@ -50,40 +71,74 @@ def read_inputs(root: Path, incumbent: str) -> Inputs:
     """Read the reports under `root`; `incumbent` is reports/baseline or a folder of experiments/.
 
     Raises:
-        PawlError: a missing or broken file, an incumbent elsewhere, rows of another split.
+        PawlError: a missing or broken file, a report that is no object or lacks a number, an incumbent elsewhere, rows of another split.
     """
     if not _INCUMBENT.fullmatch(incumbent) or ".." in incumbent:
         fix = "name reports/baseline, or the folder of a finished experiment: experiments/0001-name"
         raise PawlError(f"experiment.incumbent is {incumbent!r}", where="experiment.incumbent", fix=fix)
-    reports = root / "reports"
+    reports, accepted = root / "reports", looks.accepted(root)
     return Inputs(
-        candidate=_side(reports / "eval_val"),
-        incumbent=_side(root / incumbent),
-        benchmark=read_json(_validation_only(reports / "build_benchmark.json")),
-        data=read_json(_validation_only(reports / "generate_data.json")),
-        training=read_json(_validation_only(reports / "train.json")),
+        candidate=_side(reports / "eval_val", accepted),
+        incumbent=_side(root / incumbent, accepted),
+        items=read_items(root),
+        benchmark=_report(reports / "build_benchmark.json"),
+        data=_data(reports / "generate_data.json"),
+        training=_training(reports / "train.json"),
         losses=read_losses(_validation_only(reports / "loss.csv")),
     )
 
 
-def _side(folder: Path) -> Side:
-    summary = read_json(_validation_only(folder / f"{SPLIT}.json"))
-    if not isinstance(summary, dict) or summary.get("split") != SPLIT:
+def _side(folder: Path, accepted: set[str]) -> Side:
+    summary = _report(folder / f"{SPLIT}.json")
+    if summary.get("split") != SPLIT:
         fix = "run 'dvc repro' to evaluate it again"
         raise PawlError("not a summary of validation results", where=str(folder / f"{SPLIT}.json"), fix=fix)
-    return Side(validation_rows(folder / f"{SPLIT}.jsonl"), summary)
+    path = folder / f"{SPLIT}.jsonl"
+    rows = validation_rows(path)
+    return Side(rows, summary, sha256_file(_validation_only(path)), looks.outcomes_sha256(rows) in accepted)
+
+
+def _report(path: Path) -> dict[str, Any]:
+    report = read_json(_validation_only(path))
+    if not isinstance(report, dict):
+        fix = "run 'dvc repro' to make the report again"
+        raise PawlError(f"expected a JSON object, found {type(report).__name__}", where=str(path), fix=fix)
+    return report
+
+
+def _training(path: Path) -> dict[str, Any]:
+    report = _report(path)
+    for name in ("steps", "epochs", "rows", "trainable_parameters", "total_parameters"):
+        figure(report, name, str(path))
+    for name in ("initial_loss", "final_loss", "runtime_s"):
+        figure(report, name, str(path), optional=True)
+    return report
+
+
+def _data(path: Path) -> dict[str, Any]:
+    report = _report(path)
+    for name in ("rows", "tokens.total"):
+        figure(report, name, str(path))
+    for name, source in part(report, "sources").items():
+        for key in ("contaminated", "duplicates"):
+            figure(source, key, f"{path}, sources.{name}")
+    if not part(report, "sources"):
+        raise PawlError("sources is missing or no object", where=str(path), fix="run 'dvc repro' to make the report again")
+    return report
 
 
 def validation_rows(path: Path) -> pa.Table:
-    """Per-item results of the validation split, as columns.
+    """Per-item results of the validation split, as columns; one at least.
 
     Raises:
-        PawlError: the file's name or a row says that it is of another split; broken rows (see `read_rows`).
+        PawlError: the file's name or a row says that it is of another split; no rows; broken rows (see `read_rows`).
     """
     rows = _columns(path)
+    if not len(rows):
+        raise PawlError("there are no rows", where=str(path), fix="evaluate it again: 'dvc repro -f' on its stage")
     if other := set(pc.unique(rows["split"]).to_pylist()) - {SPLIT}:
         fix = "compare on validation: what a decision has seen says nothing more about new data"
-        raise PawlError(f"rows of another split ({', '.join(sorted(other))}) may not decide", where=str(path), fix=fix)
+        raise PawlError(f"rows of another split ({', '.join(sorted(other))[:200]}) may not decide", where=str(path), fix=fix)
     return rows
 
 
@@ -96,34 +151,61 @@ def _columns(path: Path) -> pa.Table:
         with open(_validation_only(path), "rb") as file:
             table = arrow.read_json(file, arrow.ReadOptions(block_size=2**24), parse)
         table.validate(full=True)
-        absent = [name for name in COLUMNS.names if name != "repeat" and table[name].null_count]
-        score = pc.min_max(table["score"]).as_py()
-        sound = not absent and not pc.any(pc.is_nan(table["score"])).as_py() and score["min"] >= 0 and score["max"] <= 1
+        for name, value in OPTIONAL.items():
+            table = table.set_column(COLUMNS.names.index(name), name, pc.fill_null(table[name], value))
+        sound = not any(column.null_count for column in table.columns) and not pc.any(pc.is_nan(table["score"])).as_py()
+        sound = sound and all(_within(table[name], most) for name, most in LIMITS.items())
     except (pa.ArrowInvalid, FileNotFoundError):
         sound = False
-    if not sound:
-        return as_table(read_rows(_validation_only(path)))
-    position = COLUMNS.names.index("repeat")
-    return table.set_column(position, "repeat", pc.fill_null(table["repeat"], 0))
+    return table if sound else as_table(read_rows(_validation_only(path)))
+
+
+def _within(column: pa.ChunkedArray, most: float) -> bool:
+    ends = pc.min_max(column).as_py()
+    return ends["min"] is not None and ends["min"] >= 0 and ends["max"] <= most
 
 
 def read_items(root: Path) -> dict[str, dict[str, str]]:
-    """The validation items by item_id, as build_benchmark wrote them: benchmark, question and answer."""
-    items = {}
+    """The validation items by item_id, as build_benchmark wrote them: benchmark, question and answer; {} where there are none.
+
+    Raises:
+        PawlError: a broken line, a column that is no text, an item twice, or one whose content is not that of its id.
+    """
+    items: dict[str, dict[str, str]] = {}
+    fix = "run 'dvc repro -f build_benchmark' to make the items again"
     for path in sorted((root / ITEMS).glob("*.jsonl")):
-        for row in read_jsonl(_validation_only(path)):
-            items[str(row.get("item_id"))] = {name: str(row.get(name, "")) for name in ("benchmark", "question", "answer")}
+        for number, row in enumerate(read_jsonl(_validation_only(path)), 1):
+            where = f"{path}, item {number}"
+            if wrong := [name for name in ("item_id", "benchmark", "question", "answer") if not isinstance(row.get(name), str)]:
+                raise PawlError(f"no text in column {', '.join(wrong)}", where=where, fix=fix)
+            if row["item_id"] in items or row["item_id"] != item_id(row["benchmark"], row["question"], row["answer"]):
+                raise PawlError("an item occurs twice, or its content is not the one that its id was made of", where=where, fix=fix)
+            items[row["item_id"]] = {name: row[name] for name in ("benchmark", "question", "answer")}
     return items
 
 
 def read_former(root: Path, incumbent: str) -> dict[str, Any]:
-    """The parameters that the incumbent ran with; empty where they are not recorded (the baseline is an untrained model)."""
-    from omegaconf import OmegaConf
+    """The parameters that the incumbent ran with; empty where they are not recorded (the baseline is an untrained model).
+
+    Raises:
+        PawlError: the file is no YAML, or no mapping.
+    """
+    import yaml
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     path = root / incumbent / "params.yaml"
     if not path.exists():
         return {}
-    return dict(OmegaConf.to_container(OmegaConf.load(_validation_only(path))))  # type: ignore[arg-type]
+    try:
+        found = OmegaConf.load(_validation_only(path))
+        if not isinstance(found, DictConfig):
+            raise ValueError("no mapping of sections")
+        return {str(name): value for name, value in OmegaConf.to_container(found).items()}  # type: ignore[union-attr]
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, ValueError, RecursionError) as error:
+        told = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        fix = "restore it from Git: a finished experiment is never written again"
+        raise PawlError(f"the incumbent's parameters cannot be read: {told}", where=str(path), fix=fix) from None
 
 
 def read_failure(root: Path, since: float) -> dict[str, Any] | None:
@@ -150,11 +232,18 @@ def _validation_only(path: Path) -> Path:
     return path
 
 
-def figure(report: dict[str, Any], key: str, origin: str, *, optional: bool = False) -> Any:
-    """The value of a dotted key of a report; a missing or non-finite number is an error that names it."""
+def part(report: Any, key: str) -> dict[str, Any]:
+    """The object under a key of a report; {} where it is absent or no object, so that whoever looks into it finds nothing."""
+    value = report.get(key) if isinstance(report, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def figure(report: Any, key: str, origin: str, *, optional: bool = False) -> Any:
+    """The number under a dotted key of a report; one that is missing, not finite or no number is an error that names it."""
     value: Any = report
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    if (value is None and not optional) or (isinstance(value, float) and not math.isfinite(value)):
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST  # NaN is never at most
+    if not number and not (value is None and optional):
         raise PawlError(f"{key} is missing or no number", where=origin, fix="run 'dvc repro' to make the report again")
     return value

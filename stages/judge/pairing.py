@@ -21,7 +21,7 @@ COLUMNS = pa.schema(
     [
         ("item_id", pa.string()), ("benchmark", pa.string()), ("split", pa.string()), ("correct", pa.bool_()), ("score", pa.float64()),
         ("prediction", pa.string()), ("gold", pa.string()), ("prompt_tokens", pa.int64()), ("output_tokens", pa.int64()),
-        ("truncated", pa.bool_()), ("repeat", pa.int64()),
+        ("truncated", pa.bool_()), ("repeat", pa.int64()), ("fingerprint", pa.string()),
     ]
 )  # fmt: skip
 """The columns of a per-item row (see `stages.common.items.Row`)."""

@@ -22,7 +22,7 @@ from stages.judge.pairing import pair
 from stages.judge.prompt import SECTIONS, public_settings
 from stages.judge.samples import tally
 
-RULES = 3
+RULES = 4
 METHOD = "exact sign-flip (McNemar) test, Tango or BCa interval, alpha spending 6/(pi k)^2 over the looks at these items"
 
 
@@ -70,7 +70,8 @@ def verdict_on(inputs: Inputs, judge: Judge, experiment: Experiment, max_contami
         outcome = found["outcome"] if all(guard["passed"] for guard in checked) else "reject"
         return {"experiment": plain(experiment.name, 120), "n": found["pooled"]["n"], "outcome": outcome}
 
-    look = looks.of_pair(inputs.candidate.rows, inputs.incumbent.rows, judge.primary, judge.metric)
+    questions = {key: item["question"] for key, item in inputs.items.items()}
+    look = looks.of_pair(inputs.candidate.rows, inputs.incumbent.rows, questions, judge.primary, judge.metric)
     noted = looks.enter(roots, look, at_look)
     return {
         "experiment": {name: getattr(experiment, name) for name in ("name", "hypothesis", "parent", "incumbent")},

@@ -95,7 +95,7 @@ def _training(report: dict[str, Any]) -> dict[str, Any]:
 
 def _data(report: dict[str, Any]) -> dict[str, Any]:
     origin = "reports/generate_data.json"
-    sources = figure(report, "sources", origin)
+    sources = report["sources"]  # objects, as `read_inputs` has seen
     return {
         "rows": figure(report, "rows", origin),
         "tokens": figure(report, "tokens.total", origin),

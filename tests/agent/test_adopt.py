@@ -106,14 +106,15 @@ def test_what_was_applied_is_put_back_but_for_looks_and_the_page(applied):
 
 
 def test_the_looks_that_a_sweep_took_are_taken_over_once(monkeypatch, tmp_path):
-    held = {"a": '{"rows": "1"}\n{"rows": "2"}\n', "b": '{"rows": "1"}\n{"rows": "3"}\n'}
+    held = {"a": '{"candidate": "1"}\n{"candidate": "2"}\n', "b": '{"looks": 2}\n{"candidate": "1"}\n{"candidate": "3"}\n'}
     monkeypatch.setattr(adopt, "LOOKS", tmp_path / "experiments/looks.jsonl")
     monkeypatch.setattr(adopt, "ROOT", tmp_path)
     monkeypatch.setattr(adopt, "_looks", lambda commits: (line for commit in commits for line in held[commit].splitlines()))
     (tmp_path / "experiments").mkdir()
-    adopt.LOOKS.write_text('{"rows": "1"}\n')
+    adopt.LOOKS.write_text('{"candidate": "1"}\n')
     assert adopt.take_over_looks(["a", "b"]) == 2 and adopt.take_over_looks(["a", "b"]) == 0
-    assert [json.loads(line)["rows"] for line in adopt.LOOKS.read_text().splitlines()] == ["1", "2", "3"]
+    found = map(json.loads, adopt.LOOKS.read_text().splitlines())
+    assert [line["candidate"] for line in found if "candidate" in line] == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("value", ["a b", "it's", 'say "x"', "a\\b", "1e-4", "true", "null", "[1]", "a,b", "${x}", ""])

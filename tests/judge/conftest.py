@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from stages.common.config import read_params
-from stages.common.files import write_jsonl
-from stages.common.items import item_id
 from stages.common.schema import Experiment, Judge
 from stages.judge.__main__ import judge_reports
-from tests.synthetic import TASKS, write_run
+from tests.synthetic import write_run
 
 EXPERIMENT = Experiment(name="synthetic", hypothesis="It helps.", parent="", incumbent="reports/baseline")
 
@@ -30,17 +28,6 @@ def judge_run(root: Path, experiment: Experiment = EXPERIMENT, **changes):
     settings = {**_settings(), "data": {"think_tags": False}}
     more = {name: changes.pop(name) for name in ("settings", "more_roots") if name in changes}
     return judge_reports(root, Judge(**{**thresholds, **changes}), experiment, max_contamination=0.5, **{"settings": settings, **more})
-
-
-def write_items(root: Path, n: int = 100) -> None:
-    """The items behind the rows of `write_run`, validation and test."""
-    for split in ("val", "test"):
-        for task in TASKS:
-            rows = [(f"{split} question {number}", str(100 + number)) for number in range(n)]
-            write_jsonl(
-                root / f"data/benchmark/{split}/{task}.jsonl",
-                ({"item_id": item_id(task, q, a), "benchmark": task, "question": q, "answer": a, "category": task} for q, a in rows),
-            )
 
 
 @pytest.fixture

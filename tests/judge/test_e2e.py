@@ -20,8 +20,8 @@ from stages.common.chat import structured
 from stages.common.files import ROOT
 from stages.common.schema import LLM, Engine
 from stages.fetch_model import tiny
-from tests.judge.conftest import judge_run, write_items
-from tests.synthetic import write_run
+from tests.judge.conftest import judge_run
+from tests.synthetic import write_items, write_run
 
 pytestmark = pytest.mark.e2e
 

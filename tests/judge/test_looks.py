@@ -6,20 +6,26 @@ import json
 import multiprocessing
 import random
 import re
+import subprocess
 
 import numpy as np
 import pytest
 
 from stages.common import looks
 from stages.common.errors import PawlError
-from stages.common.files import read_json
+from stages.common.files import read_json, write_json
 from stages.judge.pairing import as_table
 from tests.judge.conftest import judge_run
 from tests.synthetic import make_rows, write_run
 
 
-def look(seed: int, *, n: int = 100, incumbent: int = 0):
-    return looks.of_pair(as_table(make_rows(0.5, n=n, seed=seed)), as_table(make_rows(0.5, n=n, seed=incumbent)))
+def questions(rows):
+    return {row.item_id: f"What is {row.gold} in the task {row.benchmark}?" for row in rows}
+
+
+def look(seed: int, *, n: int = 100, incumbent: int = 0, asked=questions, **measure):
+    sides = [make_rows(0.5, n=n, seed=number) for number in (seed, incumbent)]
+    return looks.of_pair(*map(as_table, sides), asked(sides[0]), **measure)
 
 
 def enter(root, which, **note):
@@ -27,7 +33,8 @@ def enter(root, which, **note):
 
 
 def lines(root):
-    return [json.loads(line) for line in (root / looks.FILE).read_text().splitlines()]
+    found = [json.loads(line) for line in (root / looks.FILE).read_text().splitlines()]
+    return [line for line in found if "candidate" in line]
 
 
 def test_a_look_has_the_number_of_its_place_for_ever(tmp_path):
@@ -38,15 +45,14 @@ def test_a_look_has_the_number_of_its_place_for_ever(tmp_path):
 def test_another_incumbent_is_another_look_and_other_words_are_not(tmp_path):
     assert [enter(tmp_path, look(1)), enter(tmp_path, look(1, incumbent=9))] == [1, 2]
     rows = [row.__class__(**{**row.__dict__, "prediction": "in other words"}) for row in make_rows(0.5, seed=1)]
-    same = looks.of_pair(as_table(reversed(rows)), as_table(make_rows(0.5, seed=0)))
+    same = looks.of_pair(as_table(reversed(rows)), as_table(make_rows(0.5, seed=0)), questions(rows))
     assert enter(tmp_path, same) == 1
 
 
 def test_another_measure_of_the_same_answers_is_another_look(tmp_path):
     """Else one could judge by all items, read which benchmark gained most, and have that one decide at the first look's level."""
-    sides = [as_table(make_rows(0.5, seed=seed)) for seed in (1, 0)]
     asked = [{}, {"primary": "chain_sum"}, {"metric": "score"}, {"primary": "chain_sum"}, {}]
-    assert [enter(tmp_path, looks.of_pair(*sides, **measure)) for measure in asked] == [1, 2, 3, 2, 1]
+    assert [enter(tmp_path, look(1, **measure)) for measure in asked] == [1, 2, 3, 2, 1]
 
 
 @pytest.mark.parametrize("change", [lambda lines: lines[1:], lambda lines: lines[::-1], lambda lines: [*lines[2:], *lines[:2]]])
@@ -54,7 +60,8 @@ def test_lines_that_were_lost_or_moved_make_no_number_smaller(tmp_path, change):
     for seed in (1, 2, 3):
         enter(tmp_path, look(seed))
     path = tmp_path / looks.FILE
-    path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+    _, asked, *rest = sorted(path.read_text().splitlines(keepends=True), key=lambda line: "candidate" in line)
+    path.write_text("".join([asked, *change(rest)]))
     (tmp_path / looks.COPY).unlink()
     assert enter(tmp_path, look(3)) == 3 and enter(tmp_path, look(2)) >= 2 and enter(tmp_path, look(4)) == 4
 
@@ -73,8 +80,8 @@ def test_branches_that_counted_side_by_side_pay_for_both(tmp_path):
 def test_a_few_more_items_do_not_renew_what_was_spent_and_new_items_do(tmp_path):
     enter(tmp_path, look(1))
     assert enter(tmp_path, look(1, n=130)) == 2, "a hundred of the items had been looked at"
-    fresh = [looks.of_pair(*(as_table(make_rows(0.5, seed=k, tasks=["new_task"])) for k in (1, 2)))]
-    assert enter(tmp_path, fresh[0]) == 1
+    fresh = [make_rows(0.5, seed=k, tasks=["new_task"]) for k in (1, 2)]
+    assert enter(tmp_path, looks.of_pair(*map(as_table, fresh), questions(fresh[0]))) == 1
 
 
 def test_lines_of_two_branches_are_all_kept_and_count_once(tmp_path):
@@ -99,7 +106,9 @@ def test_a_verdict_that_was_judged_elsewhere_counts_here_from_its_own_number(tmp
     verdict = read_json(there / "reports/judge.json")
     for _ in range(2):
         looks.take_over([here], verdict)
-    assert [line["look"] for line in lines(here)] == [2] and lines(here)[0] == lines(there)[1] == verdict["looks"][0]
+    assert [line["look"] for line in lines(here)] == [2] and lines(here)[0] == lines(there)[1] == {
+        name: value for name, value in verdict["looks"][0].items() if name != "questions"
+    }
     looks.take_over([there], verdict)
     assert len(lines(there)) == 2 and (there / looks.FILE).read_text() == (there / looks.COPY).read_text()
     assert judge_run(write_run(here, seed=3))["evidence"]["look"] == 3
@@ -115,6 +124,124 @@ def test_a_restored_file_forgets_nothing(tmp_path):
     assert enter(tmp_path, look(3)) == 3 and [line["look"] for line in lines(tmp_path)] == [1, 2, 3]
     path.unlink()
     assert enter(tmp_path, look(1)) == 1 and len(lines(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda rows: {row.item_id: f" What  is {row.gold} in the\ttask {row.benchmark}? " for row in rows},
+        lambda rows: {row.item_id: f"WHAT IS {row.gold} in the TASK {row.benchmark}?\u200b" for row in rows},
+        lambda rows: {row.item_id: f"\uff37hat is {row.gold} in the task {row.benchmark}\uff1f" for row in rows},
+    ],
+)
+def test_the_same_questions_under_another_name_or_spacing_go_on_with_the_count(tmp_path, asked):
+    for seed in (1, 2, 3):
+        enter(tmp_path, look(seed))
+    rows = make_rows(0.5, seed=4)
+    renamed = [row.__class__(**{**row.__dict__, "item_id": f"{number:016x}", "benchmark": "new"}) for number, row in enumerate(rows)]
+    texts = {new.item_id: asked([old])[old.item_id] for new, old in zip(renamed, rows, strict=True)}
+    assert enter(tmp_path, looks.of_pair(as_table(renamed), as_table(renamed), texts)) == 4
+    assert not {line["items"] for line in lines(tmp_path)[:3]} & {lines(tmp_path)[3]["items"]}, "their ids have nothing in common"
+
+
+def test_the_smallest_part_of_a_benchmark_always_inherits_its_looks(tmp_path):
+    enter(tmp_path, look(1, n=200))
+    enter(tmp_path, look(2, n=200))
+    rows, dice = make_rows(0.5, n=200, seed=3), random.Random(5)
+    for number in range(25):
+        few = [dice.choice(rows)] if number else rows[:1]
+        root = tmp_path / f"clone{number}"
+        (root / "experiments").mkdir(parents=True)
+        (root / looks.FILE).write_bytes((tmp_path / looks.FILE).read_bytes())
+        assert enter(root, looks.of_pair(as_table(few), as_table(few), questions(few))) == 3
+
+
+def test_lines_from_before_questions_were_kept_gain_them_when_their_items_are_judged_again(tmp_path):
+    first = look(1, n=200)
+    (tmp_path / "experiments").mkdir()
+    old = {name: value for name, value in first.items() if name != "questions"} | {"look": 1, "n": 400, "outcome": "accept"}
+    (tmp_path / looks.FILE).write_text(json.dumps(old) + "\n")
+    assert enter(tmp_path, first) == 1, "a known look keeps its number"
+    rest = sorted(make_rows(0.5, n=200), key=lambda row: row.item_id)[looks.SKETCH :][:20]
+    renamed = {f"{number:016x}": questions([row])[row.item_id] for number, row in enumerate(rest)}
+    rows = [row.__class__(**{**row.__dict__, "item_id": key}) for key, row in zip(renamed, rest, strict=True)]
+    assert enter(tmp_path, looks.of_pair(as_table(rows), as_table(rows), renamed)) == 2
+
+
+def test_the_committed_history_is_read_and_loses_nothing(tmp_path):
+    from stages.common.files import ROOT
+
+    (tmp_path / "experiments").mkdir()
+    committed = (ROOT / looks.FILE).read_text()
+    (tmp_path / looks.FILE).write_text(committed)
+    enter(tmp_path, look(1))
+    assert (tmp_path / looks.FILE).read_text().startswith(committed) or '{"looks":' in committed
+    known = [json.loads(line) for line in committed.splitlines() if '"candidate"' in line]
+    again = {name: known[1].get(name, "") for name in (*looks.KEY[:3], "sketch")}
+    assert [line["look"] for line in known[:2]] == [1, 2] and enter(tmp_path, again) == 2
+
+
+def test_a_file_cut_short_without_its_copy_stops_the_judge(tmp_path):
+    for seed in range(31):
+        enter(tmp_path, look(f"s{seed}"))
+    path = tmp_path / looks.FILE
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:13]))
+    (tmp_path / looks.COPY).unlink()
+    with pytest.raises(PawlError, match=r"lost lines: it counted 31, and 11 are left"):
+        enter(tmp_path, look("new"))
+    assert len(lines(tmp_path)) == 11, "nothing is written before it is whole again"
+
+
+def git(root, *args):
+    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *args], cwd=root, check=True, capture_output=True)
+
+
+def test_a_file_cut_short_is_made_whole_from_the_last_commit_and_from_verdicts(tmp_path, capsys):
+    git(tmp_path, "init", "-q", "-b", "main")
+    for seed in range(4):
+        enter(tmp_path, look(f"s{seed}"))
+    git(tmp_path, "add", "-A", "experiments")
+    git(tmp_path, "commit", "-qm", "looks")
+    fifth = look("fifth")
+    noted = looks.enter([tmp_path], fifth, lambda number: {"experiment": "e", "n": 200, "outcome": "reject"})
+    write_json(tmp_path / "experiments/0005-e/judge.json", {"looks": [fifth | noted]})
+    for broken in ("[", "[]", '{"looks": 3}', '{"looks": [1, {}, {"items": []}]}'):
+        path = tmp_path / f"experiments/{len(broken)}/judge.json"
+        path.parent.mkdir()
+        path.write_text(broken)
+    path = tmp_path / looks.FILE
+    whole = path.read_text()
+    for left in (0, 1, 3):
+        path.write_text("".join(whole.splitlines(keepends=True)[:left]))
+        (tmp_path / looks.COPY).unlink(missing_ok=True)
+        capsys.readouterr()
+        assert enter(tmp_path, look("s1")) == 2 and sorted(line["look"] for line in lines(tmp_path)) == [1, 2, 3, 4, 5]
+        assert "had lost" in capsys.readouterr().out
+
+
+def test_two_branches_merged_by_git_keep_every_look_and_the_count_holds(tmp_path):
+    git(tmp_path, "init", "-q", "-b", "main")
+    (tmp_path / ".gitattributes").write_text("experiments/looks.jsonl merge=union\n")
+    (tmp_path / ".gitignore").write_text(".pawl\n")
+    enter(tmp_path, look("base"))
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "base")
+    for branch, count in (("one", 3), ("two", 2)):
+        git(tmp_path, "checkout", "-q", "-b", branch, "main")
+        (tmp_path / looks.COPY).unlink()
+        for number in range(count):
+            enter(tmp_path, look(f"{branch}{number}"))
+        git(tmp_path, "commit", "-qam", branch)
+    git(tmp_path, "merge", "-q", "one")
+    (tmp_path / looks.COPY).unlink()
+    assert len({line["candidate"] for line in lines(tmp_path)}) == 6 and enter(tmp_path, look("after")) == 7
+    assert max(int(line[9:-1]) for line in (tmp_path / looks.FILE).read_text().splitlines() if line.startswith('{"looks":')) == 7
+
+
+@pytest.mark.parametrize("told", [[], 1, {"looks": 1}, {"looks": [1]}, {"looks": [{}]}, {"looks": [{"items": "a"}]}])
+def test_a_verdict_whose_look_cannot_be_read_is_one_clear_error(tmp_path, told):
+    with pytest.raises(PawlError, match="the look of this verdict cannot be read"):
+        looks.take_over([tmp_path], told)
 
 
 def _worker(root, seed):
@@ -141,7 +268,21 @@ HASHES = '"items": "a", "candidate": "b", "incumbent": "c", "sketch": "d"'
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '{"items": 1}', "\x00", f'{{{HASHES}, "look": 0}}', f'{{{HASHES}, "look": "1"}}', f'{{{HASHES}, "measure": 1}}']
+    "line",
+    [
+        "{",
+        "[]",
+        '{"items": 1}',
+        "\x00",
+        f'{{{HASHES}, "look": 0}}',
+        f'{{{HASHES}, "look": "1"}}',
+        f'{{{HASHES}, "measure": 1}}',
+        f'{{{HASHES}, "look": {10**400}}}',
+        '{"looks": 1.5}',
+        '{"looks": -1}',
+        '{"items": "a", "questions": "???"}',
+        "[" * 100_000,
+    ],
 )
 def test_a_line_that_cannot_be_read_is_an_error_that_names_it(tmp_path, line):
     enter(tmp_path, look(1))
@@ -149,7 +290,7 @@ def test_a_line_that_cannot_be_read_is_an_error_that_names_it(tmp_path, line):
         file.write(line + "\n")
     with pytest.raises(PawlError, match="a look cannot be read") as caught:
         enter(tmp_path, look(2))
-    assert caught.value.where.endswith("looks.jsonl:2")
+    assert caught.value.where.endswith("looks.jsonl:4")
 
 
 def test_a_file_without_a_last_line_end_stays_readable(tmp_path):

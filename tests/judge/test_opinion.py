@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -12,8 +13,8 @@ from stages.common.files import read_json, write_json
 from stages.common.schema import LLM, Experiment
 from stages.judge import prompt, samples
 from tests.fake_server import FakeServer
-from tests.judge.conftest import judge_run, write_items
-from tests.synthetic import make_rows, write_losses, write_run, write_side
+from tests.judge.conftest import judge_run
+from tests.synthetic import make_rows, write_items, write_losses, write_run, write_side
 
 WORDS = {"Code Summary": "LoRA on two tasks.", "Reason": "The gain is large. The loss levelled out.", "Decision": "yes"}
 
@@ -255,6 +256,7 @@ def test_an_undefined_name_in_a_template_is_an_error():
 
 def test_without_items_there_is_nothing_to_show_and_it_still_judges(tmp_path):
     write_run(tmp_path)
+    shutil.rmtree(tmp_path / "data")
     write_json(tmp_path / "reports/train.json", {**read_json(tmp_path / "reports/train.json"), "runtime_s": None})
     with FakeServer(answer=lambda body: reply()) as server:
         assert judged(tmp_path, server)["words_by"] == "llm"

@@ -20,6 +20,8 @@ from stages.judge.inputs import read_inputs, validation_rows
 from tests.judge.conftest import EXPERIMENT, judge_run
 from tests.synthetic import FINGERPRINT, make_rows, write_losses, write_run, write_side
 
+TUNED = {**FINGERPRINT, "adapter_sha256": "a" * 64}
+
 
 def judge(root: Path, experiment: Experiment = EXPERIMENT, **changes):
     return judge_run(root, experiment, **changes)
@@ -88,7 +90,7 @@ def test_a_task_that_was_not_answered_at_all_is_a_veto(run):
     path = run / "reports" / "build_benchmark.json"
     tasks = {**read_json(path)["tasks"], "forgotten": {"val": 3, "test": 3}}
     write_json(path, {**read_json(path), "tasks": tasks})
-    assert vetoes(judge(run)) == {"complete"}
+    assert vetoes(judge(run)) == {"complete", "contamination"}, "nothing of it was planted in the training data either"
 
 
 def test_an_item_that_one_side_lacks_stops_the_stage_and_leaves_no_verdict(run):
@@ -100,13 +102,13 @@ def test_an_item_that_one_side_lacks_stops_the_stage_and_leaves_no_verdict(run):
 
 @pytest.mark.parametrize("key", ["engine", "engine_version", "dtype", "evaluator", "temperature", "new"])
 def test_other_conditions_are_a_veto(run, key):
-    write_side(run / "reports" / "eval_val", candidate_rows(), fingerprint={**FINGERPRINT, key: "other"})
+    write_side(run / "reports" / "eval_val", candidate_rows(), fingerprint={**TUNED, key: "other"})
     verdict = judge(run)
     assert vetoes(verdict) == {"same conditions"} and key in verdict["words"]["Reason"]
 
 
 def test_another_base_model_is_named_and_is_no_veto(run):
-    write_side(run / "reports" / "eval_val", candidate_rows(), fingerprint={**FINGERPRINT, "base_sha256": "other"})
+    write_side(run / "reports" / "eval_val", candidate_rows(), fingerprint={**TUNED, "base_sha256": "other"})
     verdict = judge(run)
     assert vetoes(verdict) == set()
     assert "the base model is another one" in next(guard["detail"] for guard in verdict["guards"] if guard["guard"] == "same base model")
@@ -177,8 +179,8 @@ def test_a_look_is_spent_once_and_later_candidates_pay_for_it(run):
     assert second["evidence"]["look"] == 2 and second["evidence"]["level"] == pytest.approx(0.05 * 6 / (3.14159265 * 2) ** 2)
     write_side(run / "reports" / "eval_val", make_rows(0.7, seed=2), adapter="a" * 64)
     assert judge(run)["evidence"]["look"] == 1, "the first candidate keeps its place"
-    lines = (run / "experiments/looks.jsonl").read_text().splitlines()
-    assert [json.loads(line)["outcome"] for line in lines] == ["accept", "accept"]
+    lines = map(json.loads, (run / "experiments/looks.jsonl").read_text().splitlines())
+    assert [line["outcome"] for line in lines if "candidate" in line] == ["accept", "accept"]
 
 
 def test_a_broken_history_of_looks_stops_the_judge(run):
