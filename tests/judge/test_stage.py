@@ -283,8 +283,13 @@ def test_every_file_that_the_judge_reads_goes_through_the_one_gate():
     for path in (ROOT / "stages" / "judge").glob("*.py"):
         for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
             name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-            if (path.name, ast.unparse(call)[:18]) in {("looks.py", "open(path, 'a+', e"), ("inputs.py", "arrow.read_json(fi")}:
-                continue  # the history of looks, which is hashes and counts; a file that `open(_validation_only(...))` gave
+            text = ast.unparse(call)
+            if (
+                (path.name, text[:18]) == ("inputs.py", "arrow.read_json(fi")
+                or "Path(__file__)" in text
+                or text.startswith("(root / LOGS).glob(")
+            ):
+                continue  # a file that `open(_validation_only(...))` gave; a list that lies beside the code; the names of logs
             assert name not in listing or path.name == "inputs.py", ast.unparse(call)
             if name in readers:
                 assert path.name == "inputs.py" and ast.unparse(call.args[0]).startswith("_validation_only("), ast.unparse(call)
