@@ -63,7 +63,8 @@ def overrides(commit: str) -> list[str]:
 
 
 def _unimportant(key: str) -> bool:
-    return key.split(".")[0] in ("experiment", "tracking", "agent")
+    section = key.split(".")[0]
+    return section in ("experiment", "tracking", "agent", "judge") or (section in settings.MEASURING and not settings.shapes_result(key))
 
 
 def _value(value: object) -> str:

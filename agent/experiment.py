@@ -84,7 +84,8 @@ def finish(record: Record, verdict: dict[str, Any], seconds: float) -> Record:
     found = summary(verdict)
     met = {"met": (found["accuracy"] or 0.0) >= record.gate["at_least"]} if number(record.gate.get("at_least")) is not None else {}
     done = replace(
-        record, status=OUTCOMES[verdict["outcome"]], outcome=verdict["outcome"], evidence=found, loss=losses(), gate=record.gate | met,
+        record, status=OUTCOMES[verdict["outcome"]], outcome=verdict["outcome"], evidence=found, loss=losses(),
+        curve=curve(verdict), gate=record.gate | met,
         dvc_lock_sha256=sha256_file(ROOT / "dvc.lock"), finished_at=now(), duration_s=round(seconds, 1),
     )  # fmt: skip
     write_record(done)
@@ -130,6 +131,12 @@ def read_verdict(name: str, incumbent: str) -> dict[str, Any]:
         )
     read_json(COPIED["val.json"])
     return verdict
+
+
+def curve(verdict: dict[str, Any]) -> dict[str, Any]:
+    """What the judge reads in the training loss, without figures."""
+    held = verdict.get("curve")
+    return {name: held[name] for name in ("shape", "learning_rate", "overfitting") if name in held} if isinstance(held, dict) else {}
 
 
 def summary(verdict: dict[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class Record:
         overrides: what was changed, as key=value, on the state of `commit`; enough to take a run up that was cut short.
         expected: what the proposal expects, and `gate` what it calls a success: {metric, at_least}, with `met` once it is finished.
         policy, run, trial: who proposed it, in which run of the agent, and as which experiment of it; empty for `try`.
+        curve: the judge's reading of the training loss: {shape, learning_rate, overfitting}; of training rows alone.
         cost: {llm, prompt_tokens, output_tokens, gpu_hours} of planning and running it; what a stage took from the cache costs nothing.
     """
 
@@ -58,6 +59,7 @@ class Record:
     outcome: str | None = None
     evidence: dict[str, Any] = field(default_factory=dict)
     loss: dict[str, Any] = field(default_factory=dict)
+    curve: dict[str, Any] = field(default_factory=dict)
     model: str = ""
     fingerprint: str = ""
     reason: str = ""
@@ -73,6 +75,13 @@ class Record:
     @property
     def folder(self) -> str:
         return f"{self.number:04d}-{self.slug}"
+
+    @property
+    def own_changes(self) -> list[dict[str, Any]]:
+        """What the experiment itself changed, first what was given: not the settings of judge and launcher that older records carry."""
+        given = {override.partition("=")[0] for override in self.overrides}
+        mine = [each for each in self.changes if each.get("key") in given or str(each.get("key")).startswith(("model.", "data.", "train."))]
+        return sorted(mine, key=lambda change: change.get("key") not in given)
 
     @property
     def finished(self) -> bool:
@@ -163,7 +172,7 @@ def write_journal(records: list[Record]) -> None:
 
 
 def changes(record: Record) -> str:
-    parts = [f"{change.get('key')} {change.get('before')} → {change.get('after')}" for change in record.changes]
+    parts = [f"{change.get('key')} {change.get('before')} → {change.get('after')}" for change in record.own_changes]
     return ", ".join(parts[:4]) + (f" and {len(parts) - 4} more" if len(parts) > 4 else "") or "(starting point)"
 
 
@@ -206,7 +215,7 @@ def tree(records: list[Record], width: int = 100) -> list[str]:
 
 
 def _row(record: Record, branch: str) -> str:
-    what = [changes(record) if record.changes else "", f"crashed: {record.reason}" if record.reason else "", record.hypothesis]
+    what = [changes(record) if record.own_changes else "", f"crashed: {record.reason}" if record.reason else "", record.hypothesis]
     text = plain("; ".join(part for part in what if part))
     return f"{branch}{record.number:04d} {record.status:<12} {difference(record):<23} {record.slug}: {text}"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from agent import account, words
+from agent import account, situation, words
 from agent.gates import Known, Refusal
 from agent.history import Record
 from agent.knowledge import FIRST_LINE, Knowledge, Passage, shown
@@ -49,7 +49,7 @@ def begin(known: Known, knowledge: Knowledge, records: Sequence[Record], run: st
     room = known.agent.prompt_tokens * words.CHARACTERS
     there = known.situation
     story = words.history_for(records, known, room // 2)
-    state = there.text[: room // 6]
+    state = situation.cut(there.text, room // 6)
     read = [passage for passage in knowledge.passages if passage.about != "ours"]
     passages = shown(read, knowledge.questions, max(1000, room // 4 - 1000))
     reported = known.agent.reported[:2000]

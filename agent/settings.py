@@ -120,14 +120,21 @@ def flat(text: str) -> dict[str, Any]:
 
 
 def differences(before: dict[str, Any], after: dict[str, Any], named: Iterable[str] = ()) -> list[dict[str, Any]]:
-    """What changed between two sets of parameters, but for what shapes no experiment: its own section, the agent's, the tracking.
+    """What changed between two sets of parameters: what shapes the model and differs, and of the other keys those that are `named`.
 
-    A key that only one side has was declared or removed since, which is nobody's change unless `named` holds it.
+    Settings of the judge, the agent, the tracking or the launcher that a person set meanwhile are no experiment's change. A key that only
+    one side has was declared or removed since, which is nobody's change unless `named` holds it. Named keys come first.
     """
-    own = ("experiment.", "agent.", "tracking.")
-    keys = {key for key in before.keys() & after.keys() if before[key] != after[key]}
-    keys |= {key for key in named if before.get(key) != after.get(key)}
-    return [{"key": key, "before": before.get(key), "after": after.get(key)} for key in sorted(keys) if not key.startswith(own)]
+    wanted = set(named)
+    own = {key for key in before.keys() & after.keys() if before[key] != after[key] and shapes_model(key)}
+    keys = {key for key in own | wanted if before.get(key) != after.get(key) and not key.startswith(("experiment.", "agent.", "tracking."))}
+    ordered = sorted(keys, key=lambda key: (key not in wanted, key))
+    return [{"key": key, "before": before.get(key), "after": after.get(key)} for key in ordered]
+
+
+def shapes_model(key: str) -> bool:
+    """Whether a parameter decides, seeds included, which model comes out of the training."""
+    return key.startswith(("model.", "data.", "train.")) and not _NO_RESULT.fullmatch(key)
 
 
 def fingerprint(params: dict[str, Any]) -> str:

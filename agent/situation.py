@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agent import base_model, history, lessons, settings, trial
+from agent import base_model, history, lessons, permissions, settings, trial
 from agent.execution import BASELINE, INTERRUPTED
 from agent.gates import Situation, Tried
 from agent.history import Record, number
@@ -21,6 +21,7 @@ from stages.common.text import plain
 REPORTS = ROOT / "reports"
 CHECKED = "Of the LoRA check-list, "
 _FORMAT = re.compile(r"train\.template|data\.sources\.[^.]+\.prompt")
+_UNTOLD = ("sha256", "licence", "base_url", "api_key_env", "concurrency", "timeout_s", "retries")
 _SHOWN = ("model.", "data.", "train.", "launcher.kind")
 
 
@@ -63,11 +64,36 @@ def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
         f"There are {sum(record.finished for record in records)} finished experiments, "
         f"{sum(r.status == 'KEPT' for r in records)} of them kept."
     )
-    lines += [
-        f"{key} is {plain(value, 200) or 'empty'} in the present configuration." for key, value in params.items() if key.startswith(_SHOWN)
-    ]
+    lines += [f"{key} is {plain(params[key], 200)} in the present configuration." for key in shown_keys(params)]
+    lines.append("Parameters of model, data and train that are not listed are empty.")
     other = 2 * (number(_read(REPORTS / "eval_val" / "val.json").get("runtime_s")) or 0.0) + 60.0 if took else 0.0
     return Situation(model, rows, accuracy, machine, _chat(base), "\n".join(lines), took, other, base_model.instruct(model))
+
+
+def shown_keys(params: dict[str, Any]) -> list[str]:
+    """The parameters that a proposal may build on, what matters first: the training's, then what else may change, then what is given."""
+    keys = [key for key, value in params.items() if key.startswith(_SHOWN) and value not in ("", None) and value not in ([], {})]
+    kept = [key for key in keys if key.rpartition(".")[2] not in _UNTOLD]
+
+    def rank(key: str) -> int:
+        if key.startswith("train."):
+            return 0
+        return 1 if permissions.who(key) == permissions.LOOP else 2
+
+    return sorted(kept, key=rank)
+
+
+def cut(text: str, characters: int) -> str:
+    """The state within `characters`, whole lines: those about training and the figures before them stay whatever the room."""
+    lines = text.splitlines()
+    kept = [not line.startswith(("model.", "data.", "launcher.")) for line in lines]
+    left = characters - sum(len(line) + 1 for line, keep in zip(lines, kept, strict=True) if keep)
+    out = []
+    for line, keep in zip(lines, kept, strict=True):
+        left -= 0 if keep else len(line) + 1
+        if keep or left >= 0:
+            out.append(line)
+    return "\n".join(out)
 
 
 def check_list(params: dict[str, Any], records: Sequence[Record]) -> list[str]:
@@ -84,7 +110,7 @@ def check_list(params: dict[str, Any], records: Sequence[Record]) -> list[str]:
         found = [
             record.folder
             for record in records
-            if record.finished and any(about(str(change.get("key")), lessons.direction(change)) for change in record.changes)
+            if record.finished and any(about(str(change.get("key")), lessons.direction(change)) for change in record.own_changes)
         ]
         lines.append(f"{CHECKED}{name} was {f'tried in {found[-1]}' if found else 'not tried yet'}.")
     return lines
@@ -172,7 +198,7 @@ def in_words(record: Record) -> str:
 def result_of(record: Record) -> str:
     """What one experiment changed and what came of it, as a text that can be quoted."""
     changed = (
-        ", ".join(f"{change.get('key')} from {change.get('before')} to {change.get('after')}" for change in record.changes)
+        ", ".join(f"{change.get('key')} from {change.get('before')} to {change.get('after')}" for change in record.own_changes)
         or "nothing: a starting point"
     )
     figures = (
@@ -180,5 +206,22 @@ def result_of(record: Record) -> str:
         f"against {record.incumbent}"
         if history.accuracy(record) else record.reason or "no result"
     )  # fmt: skip
+    advice = f" {told}" if (told := curve_advice(record)) else ""
     loss = f" The training loss went from {record.loss['first']:.4g} to {record.loss['last']:.4g}." if record.loss else ""
-    return plain(f"Experiment {record.folder} changed {changed} and was {record.status}: {figures}.{loss}", 2000)
+    return plain(f"Experiment {record.folder} changed {changed} and was {record.status}: {figures}.{loss}{advice}", 2000)
+
+
+def curve_advice(record: Record) -> str:
+    """What the training loss suggests for the next experiment.
+
+    Of the judge's words this alone reaches the proposer, and what it says to a crash: neither is drawn from validation items. Its Reason
+    is, and goes to people.
+    """
+    told = []
+    if rate := record.curve.get("learning_rate"):
+        told.append(f"the learning rate looks {plain(rate, 20)}")
+    if record.curve.get("overfitting") is True:
+        told.append("the loss on held-out rows rose: fewer epochs, a lower rate or dropout")
+    if record.curve.get("shape") == "falling":
+        told.append("the loss had not levelled out: more epochs or a higher rate")
+    return f"By its training loss, {'; '.join(told)}." if told else ""
