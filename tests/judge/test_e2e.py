@@ -78,6 +78,7 @@ def make_model(folder: Path) -> None:
 def test_a_real_server_is_asked_by_schema_or_in_words_and_decides_nothing(kind: str, tmp_path: Path, need: Callable[[str], None]) -> None:
     if kind == "vllm_cpu":
         need("serve")
+        need(kind)
     make_model(tmp_path / "model")
     settings = Engine(
         name=kind, kind=kind, dtype="float32", max_model_len=2048, startup_timeout_s=300.0, served_model="",
