@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stages.build_benchmark import opencompass
+from stages.common import columns
 from stages.common.errors import PawlError
 from stages.common.files import sha256_text
 from stages.common.items import SPLITS, item_id
@@ -170,8 +171,9 @@ def _read(name: str, source: Source, benchmark: Benchmark, wanted: dict[str, int
     seed = benchmark.seed
     rows, bad = read(source, f"benchmark.tasks.{name}")
     if bad:
-        more = f" ({len(bad)} such lines)" if len(bad) > 1 else ""
-        fix = "mend or remove that line; a benchmark is used whole or not at all"
+        lost = sum(row.rows for row in bad)
+        more = f" ({lost} such lines)" if lost > 1 else ""
+        fix = columns.fix(bad[:5], f"benchmark.tasks.{name}") or "correct or remove that line; a benchmark is used whole or not at all"
         raise PawlError(f"broken line: {bad[0].reason}{more}", where=bad[0].where, fix=fix)
     for row in rows:
         if row.context:

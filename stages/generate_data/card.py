@@ -40,6 +40,7 @@ def write(data: Data, report: dict[str, Any], samples: Sequence[str]) -> str:
         f"Rows with a question of the benchmark, or {data.ngram} words in a row of an item, or a question like one but for its numbers, "
         f"were removed ({share:.1%}).",
     ]
+    lines += ["", *(f"- {_plain(remark)}" for remark in report["remarks"])] if report.get("remarks") else []
     for tier, usage in report["teacher"].items():
         lines += ["", _plain(f"The {tier} teacher, {usage['model']}, gave {usage['requests']} replies: {usage['prompt_tokens']} prompt and "
                              f"{usage['output_tokens']} output tokens, cost {usage['cost']:.4g}.")]  # fmt: skip

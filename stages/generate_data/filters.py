@@ -6,7 +6,7 @@ import hashlib
 import re
 import shutil
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -65,6 +65,8 @@ class Filters:
     searched: Counter[str] = field(default_factory=Counter)
     flow: dict[str, dict[str, Any]] = field(default_factory=dict)
     kinds: Counter[str] = field(default_factory=Counter)
+    why: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))  # what is wrong with a source's bad rows
+    unused: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # keys of a source's rows that change nothing
     _seen: set[int] = field(default_factory=set)
     _cleaned: set[str] = field(default_factory=set)  # sources whose rows were searched before their teacher was asked
     _near: minhash.NearDuplicates | None = None
@@ -112,12 +114,14 @@ class Filters:
 
     def bad(self, source: str, row: Bad, key: str = "bad") -> Bad:
         """Count and note a row that cannot be used, as it is returned: with nothing of the benchmark in its beginning and its reason."""
-        setattr(self.counts[source], key, getattr(self.counts[source], key) + 1)
+        setattr(self.counts[source], key, getattr(self.counts[source], key) + row.rows)
         if hits := self.index.find([row.raw, unescaped(row.raw), row.reason], ""):
             self.hits.update(hits)  # found, though nobody would have trained on it
             # the reason may quote the row, as where a table without a header has an item for its names
-            row = Bad(row.where, "not told, because the row holds a benchmark item")
+            row = Bad(row.where, "not told, because the row holds a benchmark item", rows=row.rows)
         self.reject({"source": source, "where": row.where, "filter": key, "reason": row.reason, "row": row.raw})
+        if key == "bad":
+            self.why[source][row.reason] += row.rows
         return row
 
     def _remove(self, name: str, rows: list[Row], verdicts: Sequence[str]) -> list[Row]:
@@ -200,6 +204,15 @@ class Filters:
         if self._near:
             self._near.close()
         shutil.rmtree(self.scratch)
+
+    def remarks(self) -> list[str]:
+        """What a person should know of the sources: what is wrong with bad rows, and which keys of their rows were not used."""
+        found = []
+        for name, source in self.data.sources.items():
+            found += [f"{name}: {rows} bad: {reason:.200}" for reason, rows in self.why[name].most_common(_EXAMPLES)]
+            if keys := sorted({*self.unused[name], *source.ignore}):
+                found.append(f"{name}: keys of its rows that are not used: {', '.join(keys):.500}")
+        return found
 
     def hit_list(self) -> list[dict[str, Any]]:
         return [asdict(hit) | {"rows": rows} for hit, rows in sorted(self.hits.items())]

@@ -10,11 +10,11 @@ from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.questions import Bad, Question
-from stages.common.records import parse
+from stages.common.records import SUFFIXES, parse
 from stages.common.schema import Source
 
 _SHARD = re.compile(r"-\d+(-of-\d+)?(-[0-9a-f]{16})?$")
-_SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+_SUFFIXES = (".parquet", *SUFFIXES, *(f"{suffix}.gz" for suffix in SUFFIXES))
 
 
 def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
@@ -24,15 +24,16 @@ def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
         PawlError: the hub cannot be reached and the files are not in its cache; no file has the split's or the pattern's name.
     """
     folder = _folder(source)
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix in _SUFFIXES)
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.name.endswith(_SUFFIXES))
     chosen = [name for name in names if fnmatch.fnmatch(name, source.path)] if source.path else of_split(names, source.subset, source.split)
     if not chosen:
         what = f"no file of {source.repo} has rows of {source.subset} {source.split}".replace("  ", " ")
         raise PawlError(what, where=f"{where}.split", fix=f"name one in {where}.path: {', '.join(names[:10]) or 'it has no such files'}")
     for name in chosen:
         yield from parse(
-            folder / name, f"{source.repo}/{name}", source.format, source.columns, unanswered=source.recipe in ("answer", "similar")
-        )
+            folder / name, f"{source.repo}/{name}", source.format, source.columns, ignore=source.ignore,
+            unanswered=source.recipe in ("answer", "similar"),
+        )  # fmt: skip
 
 
 def of_split(names: list[str], subset: str, split: str) -> list[str]:

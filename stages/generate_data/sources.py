@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from stages.common import columns
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, sha256_text
 from stages.common.questions import Bad, Question, divide, first_answers, rows_of, split_keys, stream
@@ -22,6 +23,7 @@ from stages.generate_data.rows import Counts, Row
 from stages.generate_data.teacher import Teacher
 
 BLOCK = 1000
+_BAD = "correct or remove those rows, or raise data.max_bad_fraction"
 _SEEDS = 2000  # of a source's questions, as examples for new ones
 Teachers = Callable[[str], Teacher]
 """The teacher of a tier."""
@@ -169,6 +171,7 @@ class _One:
             if isinstance(found, Bad):
                 self._bad(found)
             elif known(found[1].answer):
+                self.filters.unused[self.name].update(found[1].unused)
                 yield found
 
     def _parted(self) -> Iterator[tuple[str, Question]]:
@@ -186,7 +189,7 @@ class _One:
                 yield pickle.load(file)  # noqa: S301 - written above
 
     def _bad(self, bad: Bad, key: str = "bad", *, counted: bool = False) -> None:
-        self.counts.read += not counted
+        self.counts.read += 0 if counted else bad.rows
         told = self.filters.bad(self.name, bad, key)
         if len(self._first_bad) < 5:
             self._first_bad.append(told)
@@ -199,7 +202,7 @@ class _One:
             shown = "\n".join(f"    {row.where}: {row.reason:.160}" for row in self._first_bad)
             limit = f"more than data.max_bad_fraction ({self.data.max_bad_fraction:g}) allows"
             what = f"{bad} of {total} rows cannot be used, {limit}:\n{shown}"
-            raise PawlError(what, where=self.where, fix="mend or remove those rows, or raise data.max_bad_fraction")
+            raise PawlError(what, where=self.where, fix=columns.fix(self._first_bad, self.where) or _BAD)
 
     def _similar(self, seeds: list[Question]) -> None:
         """New questions until `count` of them are kept, each answered by the same teacher."""

@@ -69,7 +69,7 @@ def test_parquet_gives_its_rows_and_a_broken_one_is_named(tmp_path: Path) -> Non
         ("a.jsonl", b'\x00\x00{"question": "q"}', ["not JSON: Expecting value at character 1"]),
         ("a.json", '[{"question": "q"}, 7, null]', ["expected question and answer", "found int", "found NoneType"]),
         ("a.csv", "question,answer\nq\nq,a,b\n", ["1 fields, the header has 2", "3 fields, the header has 2"]),
-        ("a.csv", b"question,answer\nq\xff,a\n", ["lone surrogate"]),
+        ("a.csv", b"question,answer\nq\xff,a\n", ["not UTF-8: the byte 0xff"]),
         ("a.csv", 'question,answer\n"q,a\n', ["not CSV: unexpected end of data"]),
     ],
 )
@@ -106,11 +106,34 @@ def test_a_label_in_a_table_is_text_and_counts(column: str, good: str, bad: str,
     assert rows == ([Question("q", "a", label=True), Question("q", "b", label=False)], [])
 
 
-def test_numbers_of_a_column_label_may_be_classes_and_count_only_where_the_format_is_named(tmp_path: Path) -> None:
-    classes = written(tmp_path / "a.csv", "question,answer,label\nq,a,1\nq,b,0\n")
-    assert read(classes) == ([Question("q", "a"), Question("q", "b")], [])
+def test_numbers_of_a_column_label_may_be_classes_and_count_only_where_the_shape_or_the_format_says_so(tmp_path: Path) -> None:
+    rows, bad = read(written(tmp_path / "a.csv", "question,answer,label\nq,a,1\nq,b,0\n"))
+    assert not rows and [one.unused for one in bad] == ["label", "label"]
     numbers = written(tmp_path / "a.jsonl", '{"question": "q", "answer": "a", "label": 1}\n')
     assert read(numbers, form="kto") == ([Question("q", "a", label=True)], [])
+    assert read(numbers, ignore=["label"]) == ([Question("q", "a")], [])
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        (True, False), (1, 0), (1.0, 0.0), ("1", "0"), ("1.0", "0.0"), ("true", "FALSE"), ("yes", "No"), ("desirable", "undesirable"),
+        ("Good", "bad"), ("thumbs_up", "thumbs-down"), ("Thumbs up", "thumbs down"), ("accepted", "rejected"), ("y", "n"),
+        ("\U0001f44d", "\U0001f44e"), ("like", "dislike"),
+    ],
+)  # fmt: skip
+def test_a_label_of_any_usual_spelling_says_which_answers_are_bad(good: Any, bad: Any) -> None:
+    for label, wanted in ((good, True), (bad, False)):
+        assert question_of({"prompt": "p", "completion": "c", "label": label}) == Question("p", "c", label=wanted)
+        assert question_of({"question": "p", "answer": "c", "kto_tag": label}) == Question("p", "c", label=wanted)
+        assert question_of({"messages": turns(USER, GOOD), "label": label}, "kto").label is wanted
+
+
+@pytest.mark.parametrize("label", [2, -1, 0.5, "neutral", "positive", "5 stars", [True]])
+def test_a_label_that_may_mean_anything_is_refused(label: Any) -> None:
+    for form in ("", "kto"):
+        with pytest.raises(ValueError, match="label"):
+            question_of({"prompt": "p", "completion": "c", "label": label}, form)
 
 
 BOMBS = ["[" * 50_000 + "]" * 50_000, '{"a":' * 50_000 + "1" + "}" * 50_000, '[{"a": "}]\\""},' * 20_000 + "1" + "]" * 20_000]
@@ -209,7 +232,6 @@ USER, GOOD, WORSE = ("user", "u"), ("assistant", "good"), ("assistant", "worse")
         ({"prompt": "p", "completion": "c", "label": True}, Question("p", "c", label=True)),
         ({"instruction": "i", "output": "o", "kto_tag": True}, Question("i", "o", label=True)),
         ({"question": "q", "answer": "a", "label": "spam"}, Question("q", "a")),
-        ({"question": "q", "answer": "a", "label": 1}, Question("q", "a")),
         ({"question": "q", "answer": "a", "label": ""}, Question("q", "a")),
     ],
 )  # fmt: skip
@@ -224,7 +246,7 @@ def test_every_shape_is_told_by_its_keys(row: dict[str, Any], wanted: Question) 
         ({"prompt": "u", "chosen": "good", "rejected": " good"}, "", "are the same"),
         ({"prompt": "u", "chosen": "good", "rejected": ""}, "", "rejected is empty"),
         ({"prompt": "u", "chosen": "good"}, "dpo", "rejected is missing"),
-        ({"prompt": "p", "completion": "c", "label": "yes"}, "kto", "neither true nor false"),
+        ({"prompt": "p", "completion": "c", "label": "maybe"}, "kto", "neither true nor false"),
         ({"question": "q", "answer": "a"}, "alpaca", "instruction is missing"),
         ({"conversations": [{"from": "tool", "value": "x"}]}, "", "in turn"),
     ],

@@ -15,6 +15,11 @@ KINDS = {
     "documents": ("path",),
 }  # fmt: skip
 """What each kind of source needs."""
+COLUMNS = (
+    "question", "answer", "context", "choices", "reasoning", "system", "history", "instruction", "input", "output", "messages",
+    "conversations", "prompt", "completion", "chosen", "rejected", "label", "kto_tag", "text", "category", "difficulty",
+)  # fmt: skip
+"""Our names of what a row's keys hold (see stages/common/shapes.py)."""
 RECIPES = ("", "answer", "rewrite", "similar", "documents")
 VERIFY = ("auto", "none", "scorer", "number", "text", "majority")
 _DEFAULTED = {
@@ -32,6 +37,7 @@ class Source:
         task, settings: the reasoning_gym task and its arguments.
         path: the file or folder, the file inside the wheel, or a pattern of files of the hub's data set ("": those that name its split).
         format, columns: how a row states question and answer where its keys do not say it (stages/common/shapes.py); our key to its own.
+        ignore: keys of its rows that change nothing of what a row means (id, source and the like are known to be so).
         repo, subset, revision, split: the hub's data set, pinned by its commit.
         package, sha256: the wheel as name==version and its hash; for a file, its hash (checked where it is given).
         prompt: the question as the model sees it; {question} is replaced.
@@ -50,6 +56,7 @@ class Source:
     path: str = ""
     format: str = ""
     columns: dict[str, str] = field(default_factory=dict)
+    ignore: list[str] = field(default_factory=list)
     repo: str = ""
     subset: str = ""
     revision: str = ""
@@ -80,6 +87,10 @@ def check_source(source: Source, key: str) -> None:
     for name, options in _DEFAULTED.items():
         if (given := getattr(source, name)) not in options:
             raise PawlError(f"{key}.{name} is {given!r}", where=f"{key}.{name}", fix=f"choose one of: {', '.join(filter(None, options))}")
+    for name in source.columns:
+        if name not in COLUMNS:
+            fix = f"choose one of: {', '.join(COLUMNS)}; the file's own name comes after the ="
+            raise PawlError(f"{key}.columns.{name} is none of our names", where=f"{key}.columns.{name}", fix=fix)
     if source.kind == "hub" and not re.fullmatch(r"[0-9a-f]{40}", source.revision):
         fix = "write the commit that the hub shows, 40 hex digits: a branch or a tag may move"
         raise PawlError(f"{key}.revision is {source.revision!r}, no commit", where=f"{key}.revision", fix=fix)
