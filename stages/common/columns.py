@@ -27,7 +27,7 @@ def fix(bad: Sequence[Bad], where: str) -> str:
         keys = sorted({row.unused for row in bad if not re.search(r"[^\w-]", row.unused)})
         return (
             f"remove these rows; or, if those keys change nothing, '{where}.ignore=[{', '.join(keys)}]'; or say which of ours they are: "
-            f"'+{where}.columns.context={keys[0] if keys else 'KEY'}' (README, Your own rows)"
+            f"{where}.columns.context={keys[0] if keys else 'KEY'}"
         )
     return ""
 

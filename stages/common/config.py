@@ -28,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, flatten, write_text
 from stages.common.mistakes import CONF, explain, first_line, located
-from stages.common.overrides import NO_HYPOTHESIS, SUBJECT, name_of, parse, written_key
+from stages.common.overrides import NO_HYPOTHESIS, SUBJECT, name_of, parse, with_plus, written_key
 from stages.common.redaction import redact
 from stages.common.schema import SECTIONS, Config, validate
 from stages.common.secrets import close_resolvers, refuse_secrets
@@ -57,7 +57,7 @@ def compose(overrides: Sequence[str] = (), conf: Path | None = None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "params.yaml"
         try:
-            compose_and_dump(target, str(conf), None, "config", str(CONF / "plugins"), list(overrides))
+            compose_and_dump(target, str(conf), None, "config", str(CONF / "plugins"), list(map(with_plus, overrides)))
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise located(explain(error), overrides) from None
         return target.read_text(encoding="utf-8")

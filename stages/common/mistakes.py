@@ -40,8 +40,6 @@ def explain(error: Exception, prefix: str = "", key: str = "") -> PawlError:
             where=key,
             fix="write the value itself; of a secret, name its variable in the api_key_env of what uses it",
         )
-    if unknown and re.search(r"\.(columns|settings)\.[^.]+$", key):
-        return PawlError(f"{key} is not in conf/ yet", where=key, fix=f"a + before it adds it: +{key}=...")
     if unknown:
         near = difflib.get_close_matches(key, _known_keys(), n=1, cutoff=0.5)
         fix = f"did you mean {near[0]}?" if near else "see stages/common/schema/ for the known keys"

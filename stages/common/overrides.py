@@ -77,6 +77,11 @@ def is_free(key: str) -> bool:
     return get_origin(kind) is dict
 
 
+def with_plus(override: str) -> str:
+    """An override of a source's column, which Hydra takes with a plus or without one depending on what conf/ has, as one for both."""
+    return f"++{override.lstrip('+')}" if re.match(r"\+{0,2}(data\.sources|benchmark\.tasks)\.[^.=]+\.columns\.", override) else override
+
+
 def written_key(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 

@@ -41,13 +41,21 @@ def test_composition_and_the_agent_refuse_an_unreadable_value_alike() -> None:
         assert "train.lora_target=q_proj,v_proj" in refused.value.where and "'train.lora_target=\"q_proj,v_proj\"'" in refused.value.fix
 
 
-@pytest.mark.parametrize("key", ["data.sources.mine.columns.answer", "train.extra.flash_attn", "model.inference.template.think"])
+@pytest.mark.parametrize("key", ["train.extra.flash_attn", "model.inference.template.think"])
 def test_a_key_of_an_open_mapping_is_added_with_a_plus(key: str) -> None:
     chosen = ["data=jsonl", "data.sources.mine.path=data/local/rows.jsonl"]
     with pytest.raises(PawlError) as refused:
         config.compose([*chosen, f"{key}=t"])
     assert f"'+{key}=t'" in refused.value.fix
     config.compose([*chosen, f"+{key}=t"])
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_a_column_is_named_with_a_plus_or_without_one(plus: str) -> None:
+    text = config.compose([*DATA, f"{plus}data.sources.mine.columns.question=ticket_text"])
+    assert OmegaConf.create(text).data.sources.mine.columns == {"question": "ticket_text"}
+    with pytest.raises(PawlError, match="none of our names"):
+        config.compose([*DATA, f"{plus}data.sources.mine.columns.qestion=t"])
 
 
 def test_a_key_that_is_misspelt_deep_in_a_section_is_told_the_right_one() -> None:
