@@ -15,7 +15,17 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-FAULTS = ("429", "500", "400", "401", "hang", "cut", "shape", "html", "no_json", "no_usage", "null", "no_choices", "error_200", "length")
+FAULTS = (
+    "429", "500", "400", "401", "hang", "cut", "shape", "html", "no_json", "no_usage", "null", "no_choices", "error_200", "length",
+    "reasoning", "tool", "refusal", "parts", "no_parts", "odd_usage", "no_reason", "other_model", "nothing", "endless", "drip",
+    "drip_headers", "redirect",
+)  # fmt: skip
+"""reasoning, tool, refusal, no_parts: a reply without text, as one that thinks, calls or refuses gives; nothing: none counted either."""
+_PARTS = {
+    "null": {"content": None}, "nothing": {"content": None}, "reasoning": {"content": None, "reasoning_content": "It must be so."},
+    "tool": {"content": None, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "x", "arguments": "{}"}}]},
+    "refusal": {"content": None, "refusal": "I will not."}, "no_parts": {"content": []},
+}  # fmt: skip
 
 
 def echo(body: dict[str, Any]) -> str:
@@ -24,7 +34,10 @@ def echo(body: dict[str, Any]) -> str:
 
 
 class FakeServer:
-    """See the module. `hang_s` is how long a hanging request keeps its connection without a word."""
+    """See the module. `hang_s` is how long a hanging request keeps its connection without a word, and how long a drip goes on.
+
+    `elsewhere` is where "redirect" leads; `refuses` names options that get a 400, with the words for it.
+    """
 
     def __init__(
         self,
@@ -34,11 +47,14 @@ class FakeServer:
         models: tuple[str, ...] = ("fake",),
         hang_s: float = 3.0,
         retry_after_s: str = "0.05",
+        elsewhere: str = "",
     ) -> None:
+        self.elsewhere = elsewhere
+        self.refuses: dict[str, str] = {}
         self.answer, self.fault, self.models, self.hang_s, self.retry_after_s = answer, fault, models, hang_s, retry_after_s
         self.bodies: list[dict[str, Any]] = []
         self.authorizations: list[str] = []
-        self.in_flight = self.most_in_flight = 0
+        self.in_flight = self.most_in_flight = self.sent_bytes = 0
         self._lock = threading.Lock()
         fake = self
 
@@ -97,6 +113,13 @@ class FakeServer:
 
     def _respond(self, handler: Any, body: dict[str, Any], fault: str) -> None:
         answer = completion(self.answer(body), body)
+        for option, message in self.refuses.items():
+            if option in body:
+                return handler.send(400, {"error": {"message": message, "param": option}})
+        if fault in ("endless", "drip", "drip_headers"):
+            return self._go_on(handler, fault)
+        if fault == "redirect":
+            return handler.send(307, {}, Location=self.elsewhere)
         if fault == "429":
             return handler.send(429, {"error": {"message": "slow down"}}, Retry_After=self.retry_after_s)
         if fault == "500":
@@ -128,8 +151,20 @@ class FakeServer:
             answer = {"error": {"message": "out of memory"}}
         elif fault == "no_choices":
             answer["choices"] = []
-        elif fault == "null":
-            answer["choices"][0]["message"]["content"] = None
+        elif fault in _PARTS:
+            answer["choices"][0]["message"] = {"role": "assistant", **_PARTS[fault]}
+            answer["choices"][0]["finish_reason"] = "tool_calls" if fault == "tool" else "stop"
+            if fault == "nothing":
+                answer["usage"]["completion_tokens"] = answer["usage"]["total_tokens"] = 0
+        elif fault == "parts":
+            text = answer["choices"][0]["message"]["content"]
+            answer["choices"][0]["message"]["content"] = [{"type": "text", "text": text[:2]}, {"type": "text", "text": text[2:]}]
+        elif fault == "odd_usage":
+            answer["usage"] = {"prompt_tokens": 2.0, "completion_tokens": -1, "total_tokens": "many"}
+        elif fault == "no_reason":
+            answer["choices"][0]["finish_reason"] = None
+        elif fault == "other_model":
+            answer["model"] = "somebody-else"
         elif fault == "no_usage":
             del answer["usage"]
         elif fault == "length":
@@ -137,6 +172,27 @@ class FakeServer:
         elif fault:
             raise AssertionError(f"unknown fault {fault}")
         return handler.send(200, answer)
+
+    def _go_on(self, handler: Any, fault: str) -> None:
+        """A body without an end, fast or a byte at a time, or a header that never ends."""
+        handler.close_connection = True
+        ends = time.monotonic() + self.hang_s
+        if fault == "drip_headers":
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        else:
+            handler.send_response(200)
+            handler.send_header("Transfer-Encoding", "chunked")
+            handler.end_headers()
+        while time.monotonic() < ends:
+            if fault == "drip_headers":
+                handler.wfile.write(b"x")
+            else:
+                part = b" " * (2**16 if fault == "endless" else 1)
+                handler.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+                self.sent_bytes += len(part)
+            handler.wfile.flush()
+            if fault != "endless":
+                time.sleep(0.05)
 
 
 def completion(text: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
+from stages.common import completion, web
+from stages.common.completion import Reply
 from stages.common.errors import PawlError
 from stages.common.llm import api_key
 from stages.common.schema.llm import LLM
 
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
-_PAUSE_S = 0.5  # before a body that is no chat completion is asked for again; HTTP errors wait as the client or Retry-After says
+_PAUSE_S = 0.5  # before the first retry; doubled for each further one, and at least as long as Retry-After says
+_LONGEST_PAUSE_S = 30.0
+_MAY_PASS = {408, 409, 425, 429}  # with 5xx: what may be gone when asked again
 _SHOWN = 4000  # characters of a reply that a repair shows to the model again
 _CANDIDATES = 1000  # opening braces that are tried for a JSON object
 
@@ -35,7 +37,9 @@ class Structured:
         cost: of these, in the money of `llm.price_in` and `llm.price_out`.
         repaired: the first reply was not valid.
         raw: the text of the valid reply.
-        estimated: the server did not count its tokens; they are one for three characters here, which errs upwards for English and JSON.
+        estimated: the server did not count its tokens, of some request at least (see completion.Reply).
+        answered_as: the name that the reply carries, where it is not the model that was asked.
+        not_sent: what the server refuses and was left out, such as temperature.
     """
 
     value: dict[str, Any]
@@ -45,15 +49,8 @@ class Structured:
     repaired: bool
     raw: str
     estimated: bool = False
-
-
-@dataclass
-class _Answer:
-    text: str
-    prompt_tokens: int
-    output_tokens: int
-    cut: bool
-    estimated: bool
+    answered_as: str = ""
+    not_sent: tuple[str, ...] = ()
 
 
 class NoReply(PawlError):
@@ -64,19 +61,13 @@ class NoReply(PawlError):
         self.prompt_tokens, self.output_tokens, self.cost = *spent, cost
 
 
-class _Malformed(Exception):
-    """A body with status 200 that is no chat completion, is too long, or did not end in time.
-
-    It holds what the server sent, whole and with the key: `_failed` removes the key first, and cuts then, so that no part of it stays.
-    """
-
-
 def structured(llm: LLM, messages: list[dict[str, str]], schema: dict[str, Any], *, repairs: int = 1) -> Structured:
     """Ask for one JSON object that fits `schema`.
 
-    The schema goes along as `response_format`; a server that refuses it is asked in words. HTTP errors that may pass (408, 409, 429, 5xx,
-    a lost connection, a timeout) and bodies that are no chat completion are asked for again, `llm.retries` times each. A reply that is not
-    valid is sent back with what is wrong about it, `repairs` times.
+    The schema goes along as `response_format`; a server that refuses it is asked in words. HTTP errors that may pass (408, 409, 425, 429,
+    5xx, a lost connection, a timeout) and bodies that are no chat completion are asked for again, `llm.retries` times each. A reply that is
+    not valid is sent back with what is wrong about it, `repairs` times; one that was cut off before its first word is not, since it would
+    be again.
 
     Raises:
         PawlError: no server is configured.
@@ -84,23 +75,35 @@ def structured(llm: LLM, messages: list[dict[str, str]], schema: dict[str, Any],
     """
     if not llm.base_url:
         raise PawlError("no language model is configured", where="base_url", fix="set base_url and model of the section that asks for it")
-    asking, spent, estimated, problem = list(messages), [0, 0], False, ""
-    with _Server(llm, schema) as server:
-        for attempt in range(repairs + 1):
-            try:
-                answer = server.ask(asking)
-            except PawlError as error:
-                raise NoReply(error, spent, _cost(llm, spent)) from None
-            spent[0] += answer.prompt_tokens
-            spent[1] += answer.output_tokens
-            estimated = estimated or answer.estimated
-            value, problem = _read(answer, schema)
-            if value is not None:
-                return Structured(value, spent[0], spent[1], _cost(llm, spent), attempt > 0, answer.text, estimated)
-            asking = [*messages, {"role": "assistant", "content": answer.text[:_SHOWN] or "(nothing)"}, _mend(problem, schema)]
+    server, asking, tries, problem = _Server(llm, schema), list(messages), 0, ""
     fix = "choose a larger model, or a server that constrains its output to a JSON schema"
-    told = PawlError(f"{llm.model} gave no valid reply in {repairs + 1} tries: {problem}", where=llm.base_url, fix=fix)
-    raise NoReply(told, spent, _cost(llm, spent))
+    while tries <= repairs:
+        tries += 1
+        try:
+            reply = server.ask(asking)
+        except PawlError as error:
+            raise NoReply(error, server.spent, _cost(llm, server.spent)) from None
+        value, problem = _read(reply, schema)
+        if value is not None:
+            spent = server.spent
+            _tell(llm, reply)
+            return Structured(
+                value, spent[0], spent[1], _cost(llm, spent), tries > 1, reply.text, server.estimated, reply.model, reply.not_sent
+            )
+        if reply.missing and reply.finish_reason == "length":
+            fix = "raise max_output_tokens: what it thinks counts too"
+            break
+        asking = [*messages, {"role": "assistant", "content": reply.text[:_SHOWN] or "(nothing)"}, _mend(problem, schema)]
+    told = PawlError(f"{llm.model} gave no valid reply in {tries} tries: {problem}", where=llm.base_url, fix=fix)
+    raise NoReply(told, server.spent, _cost(llm, server.spent))
+
+
+def _tell(llm: LLM, reply: Reply) -> None:
+    """What the reader has to know of a server that does other than it was asked."""
+    if reply.model:
+        print(f"note: {llm.model} was asked, and the reply is signed {reply.model}", file=sys.stderr)
+    if reply.not_sent:
+        print(f"note: {llm.model} does not take {', '.join(reply.not_sent)}: it was asked without", file=sys.stderr)
 
 
 def _cost(llm: LLM, spent: list[int]) -> float:
@@ -131,14 +134,14 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _read(answer: _Answer, schema: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """The object of an answer, or what is wrong with it."""
+def _read(reply: Reply, schema: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """The object of a reply, or what is wrong with it."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
 
-    value = first_object(answer.text)
+    value = first_object(reply.text)
     if value is None:
-        return None, "it holds no JSON object" + (", and was cut off at the output limit" if answer.cut else "")
+        return None, "it holds no JSON object" + (", and was cut off at the output limit" if reply.finish_reason == "length" else "")
     error = best_match(Draft202012Validator(schema).iter_errors(value))
     if error is None:
         return value, ""
@@ -155,117 +158,110 @@ def _in_words(schema: dict[str, Any]) -> str:
 
 
 class _Server:
-    """One connection. Remembers what the server does not take, so that it is told once."""
+    """One server, and what was asked of it so far. Remembers what it does not take, so that it is told once."""
 
     def __init__(self, llm: LLM, schema: dict[str, Any]) -> None:
-        from openai import DefaultHttpxClient, OpenAI
-
         self.llm, self.schema, self.key = llm, schema, api_key(llm.api_key_env)
-        # a proxy of the environment must not be asked for a server on this machine
-        transport = DefaultHttpxClient(trust_env=urlsplit(llm.base_url).hostname not in _LOOPBACK)
-        self.client = OpenAI(base_url=llm.base_url, api_key=self.key, timeout=llm.timeout_s, max_retries=llm.retries, http_client=transport)
-        self.options: dict[str, Any] = {
-            "max_tokens": llm.max_output_tokens,
-            "temperature": llm.temperature,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}},
-        }
+        self.url = f"{llm.base_url.rstrip('/')}/chat/completions"
+        self.wanted: dict[str, Any] = {"max_tokens": llm.max_output_tokens, "temperature": llm.temperature}
+        self.form: dict[str, Any] = {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
+        self.takes_form = True
+        self.sent = completion.options(llm.base_url, llm.model, self.wanted)
         self.limit = 2**16 + 64 * llm.max_output_tokens  # bytes: a token is seldom more than 10 characters, escaped as 6 bytes each
+        self.spent, self.estimated = [0, 0], False
 
-    def __enter__(self) -> _Server:
-        return self
+    def ask(self, messages: list[dict[str, str]]) -> Reply:
+        """One reply. What bodies that cannot be used cost is in the account too.
 
-    def __exit__(self, *_: object) -> None:
-        self.client.close()
-
-    def ask(self, messages: list[dict[str, str]]) -> _Answer:
-        from openai import APIStatusError, OpenAIError
-
-        malformed = 0
-        while True:
-            try:
-                answer = self._one(messages)
-            except APIStatusError as error:
-                if not self._give_in(error):
-                    raise self._failed(error) from None
-            except _Malformed as error:
-                malformed += 1
-                if malformed > self.llm.retries:
-                    raise self._failed(error) from None
-                time.sleep(_PAUSE_S)
-            except OpenAIError as error:
-                raise self._failed(error) from None
-            else:
-                return answer
-
-    def _one(self, messages: list[dict[str, str]]) -> _Answer:
-        options = dict(self.options)
-        if "response_format" not in options:
-            messages = [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n\n{_in_words(self.schema)}"}]
-        create: Any = self.client.chat.completions.with_streaming_response.create
-        with create(model=self.llm.model, messages=messages, **options) as response:
-            body = self._body(response.iter_bytes())
-        try:
-            answer = json.loads(body)
-        except (ValueError, RecursionError):
-            raise _Malformed(f"the reply is no JSON: {body.decode('utf-8', 'replace')}") from None
-        return self._answer(answer, messages)
-
-    def _body(self, chunks: Iterator[bytes]) -> bytes:
-        """The whole body; a server that never ends it, by size or by time, ends here."""
-        from httpx2 import HTTPError  # what the openai package stands on
-
-        ends, parts, size = time.monotonic() + self.llm.timeout_s, [], 0
-        try:
-            for chunk in chunks:
-                parts.append(chunk)
-                size += len(chunk)
-                if size > self.limit:
-                    raise _Malformed(f"the reply is longer than {self.limit:,} bytes")
-                if time.monotonic() > ends:
-                    raise _Malformed(f"the reply did not end within {self.llm.timeout_s:g} s")
-        except HTTPError as error:
-            raise _Malformed(f"the reply broke off: {type(error).__name__} {error}") from None
-        return b"".join(parts)
-
-    def _answer(self, answer: Any, messages: list[dict[str, str]]) -> _Answer:
-        try:
-            choice = answer["choices"][0]
-            text = choice["message"]["content"]
-        except (TypeError, KeyError, IndexError):
-            raise _Malformed(f"the reply is no chat completion: {json.dumps(answer, ensure_ascii=False)}") from None
-        if not isinstance(text, str):
-            raise _Malformed(f"the reply has no text: {json.dumps(answer, ensure_ascii=False)}")
-        text = self._without_key(_utf8(text))
-        usage = answer.get("usage") or {}
-        read, written = (usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens"))
-        cut = choice.get("finish_reason") == "length"
-        if isinstance(read, int) and isinstance(written, int) and min(read, written) >= 0:
-            return _Answer(text, read, written, cut, estimated=False)
-        asked = sum(len(message["content"]) for message in messages)
-        return _Answer(text, -(-asked // 3), -(-len(text) // 3), cut, estimated=True)
-
-    def _give_in(self, error: Any) -> bool:
-        """Leave out the option that a server refuses: True where there was one, and the request is worth another try.
-
-        Some models of OpenAI take max_completion_tokens for max_tokens and no temperature; some servers take no response_format.
+        Raises:
+            PawlError: it failed for good.
         """
-        if error.status_code not in (400, 404, 415, 422, 501):
-            return False
-        told = str(error)
-        if "max_completion_tokens" in told and "max_tokens" in self.options:
-            self.options["max_completion_tokens"] = self.options.pop("max_tokens")
-        elif "temperature" in told and "temperature" in self.options:
-            del self.options["temperature"]
-        elif "response_format" in self.options and error.status_code != 404:
-            del self.options["response_format"]
+        attempt = 0
+        while True:
+            asked = messages if self.takes_form else self._worded(messages)
+            try:
+                reply = self._one(asked)
+            except completion.Malformed as error:
+                self._pay(*error.spent, estimated=not error.reply)
+                if attempt >= self.llm.retries and not error.reply:
+                    raise self._failed(error) from None
+                if attempt >= self.llm.retries and error.reply:
+                    return error.reply
+                self._wait(attempt, 0.0)
+            except _Passing as error:
+                if attempt >= self.llm.retries or error.wait_s > web.LONGEST_WAIT_S:
+                    raise self._failed(error) from None
+                self._wait(attempt, error.wait_s)
+            else:
+                if reply is None:
+                    continue  # without what the server refused
+                self._pay(reply.prompt_tokens, reply.output_tokens, estimated=reply.estimated)
+                left = completion.learnt(self.llm.base_url, self.llm.model, self.wanted, self.sent)
+                return Reply(
+                    self._without_key(_utf8(reply.text)), reply.prompt_tokens, reply.output_tokens, reply.finish_reason, reply.missing,
+                    reply.estimated, self._without_key(_utf8(reply.model)), left,
+                )  # fmt: skip
+            attempt += 1
+
+    def _one(self, messages: list[dict[str, str]]) -> Reply | None:
+        """One request; None where it was refused for an option, which is then left out.
+
+        Raises:
+            _Passing, completion.Malformed, PawlError
+        """
+        llm = self.llm
+        form = {"response_format": self.form} if self.takes_form else {}
+        body = json.dumps({"model": llm.model, "messages": messages, **self.sent, **form}).encode()
+        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
+        try:
+            answer = web.fetch("POST", self.url, headers=headers, timeout_s=llm.timeout_s, limit=self.limit, body=body)
+        except web.Unusable as error:
+            raise _Passing(str(error)) from None
+        if answer.status == 200:
+            return completion.read(answer.body, messages, llm.model, llm.max_output_tokens)
+        cause = f"HTTP {answer.status}: {completion.message_of(answer.body)}"
+        if to := web.redirected(answer, self.url):
+            raise self._failed(f"HTTP {answer.status}: it redirects to {web.shown(to)}, and a prompt goes to the declared address alone")
+        if self._give_in(answer.status, str(answer.body[:20_000], "utf-8", "replace")):
+            return None
+        if answer.status in _MAY_PASS or (answer.status >= 500 and answer.status != 501):
+            raise _Passing(cause, web.retry_after(answer.headers))
+        raise self._failed(cause)
+
+    def _give_in(self, status: int, told: str) -> bool:
+        """Leave out the option that a server refuses: True where there was one, and the request is worth another try."""
+        less = completion.fewer(status, told, self.sent)
+        if less is not None:
+            self.sent = less
+        elif self.takes_form and status in (400, 415, 422, 501):
+            self.takes_form = False
         else:
             return False
         return True
 
-    def _failed(self, error: Exception) -> PawlError:
-        told = self._without_key(" ".join(str(error).split()) or type(error).__name__)[:400]
+    def _worded(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
+        return [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n\n{_in_words(self.schema)}"}]
+
+    def _pay(self, prompt_tokens: int, output_tokens: int, *, estimated: bool) -> None:
+        self.spent = [self.spent[0] + prompt_tokens, self.spent[1] + output_tokens]
+        self.estimated = self.estimated or estimated
+
+    def _wait(self, attempt: int, wait_s: float) -> None:
+        time.sleep(max(min(_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S), wait_s))
+
+    def _failed(self, error: Exception | str) -> PawlError:
+        told = self._without_key(" ".join(str(error).split()))[:400]
         fix = "see that the server runs and serves this model, that the key is right, and that timeout_s is long enough"
         return PawlError(f"{self.llm.model} did not answer: {told}", where=self.llm.base_url, fix=fix)
 
     def _without_key(self, text: str) -> str:
         return text if self.key == "none" else text.replace(self.key, "[key]")
+
+
+class _Passing(Exception):
+    """A failure that may be gone when asked again, after `wait_s` seconds if the server says so. It may hold the key."""
+
+    def __init__(self, cause: str, wait_s: float = 0.0) -> None:
+        asks = f"; it asks to wait {wait_s:g} s" if wait_s > web.LONGEST_WAIT_S else ""
+        super().__init__(f"{cause}{asks}")
+        self.wait_s = wait_s

@@ -10,36 +10,26 @@ One POST of JSON, sent by aiohttp itself: the openai client costs a third of the
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import json
 import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
 
+from stages.common import completion, web
+from stages.common.completion import Reply
 from stages.common.errors import PawlError
 
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+__all__ = ["Asking", "Client", "Failed", "Reply", "api_key", "ask"]
+
 _PAUSE_S = 0.5  # before the first retry; doubled for each further one, with jitter, so that many clients do not come back at once
 _LONGEST_PAUSE_S = 30.0
-_LONGEST_RETRY_AFTER_S = 600.0
-_LARGEST_BODY = 32 * 2**20  # bytes of one reply; more is no chat completion
+_LARGEST_BODY = 4 * 2**20  # bytes of one reply, beside 64 for each token: more is no chat completion
 _MAY_PASS = {408, 409, 425, 429}  # with 5xx: what may be gone when asked again
 _REFUSING = {400, 413, 422}  # what the server says of this one request, and would say again
-
-
-@dataclass(frozen=True)
-class Reply:
-    """One answer. `text` may be empty: a model may stop at once. Token counts are the server's."""
-
-    text: str
-    prompt_tokens: int
-    output_tokens: int
-    finish_reason: str
 
 
 @dataclass(frozen=True)
@@ -68,11 +58,11 @@ class Failed(Exception):
 
 
 class _Passing(Exception):
-    """A failure that may be gone when asked again, after `wait_s` seconds if the server says so."""
+    """A failure that may be gone when asked again, after `wait_s` seconds if the server says so; `reply`: what it is taken for if not."""
 
-    def __init__(self, cause: str, wait_s: float = 0.0) -> None:
+    def __init__(self, cause: str, wait_s: float = 0.0, reply: Reply | None = None) -> None:
         super().__init__(cause)
-        self.wait_s = wait_s
+        self.wait_s, self.reply = wait_s, reply
 
 
 @dataclass
@@ -92,7 +82,8 @@ def ask(
     """Answer every conversation, in the order given; requests start in that order, `concurrency` at a time.
 
     HTTP errors that may pass (408, 409, 425, 429, 5xx, a lost connection, a timeout) and malformed replies are asked for again,
-    `retries` times each. After the first request that stays failed no new one starts.
+    `retries` times each. A reply without text is an answer all the same (Reply.missing). After the first request that stays failed no new
+    one starts.
 
     Args:
         conversations: messages of each request, [{"role": "user", "content": ...}].
@@ -128,79 +119,94 @@ class Client:
         """How many requests were sent again."""
         self._key = api_key(asking.api_key_env)
         self._url = f"{asking.base_url.rstrip('/')}/chat/completions"
+        self._limit = _LARGEST_BODY + 64 * asking.max_output_tokens
         self._not_before = 0.0  # a 429 that names a time holds back every request, not only its own
-        self._session: Any = None
+        self._pool: Any = None
 
     async def __aenter__(self) -> Client:
-        import aiohttp
-
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self.asking.concurrency),
-            timeout=aiohttp.ClientTimeout(total=self.asking.timeout_s),
-            headers={"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"},
-            # a proxy of the environment must not be asked for a server on this machine
-            trust_env=urlsplit(self.asking.base_url).hostname not in _LOOPBACK,
-        )
+        headers = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json"}
+        self._pool = web.session(self._url, headers, self.asking.timeout_s, self.asking.concurrency)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._session.close()
+        await self._pool.close()
 
     async def complete(self, messages: list[dict[str, str]], seed: int | None = None) -> Reply:
         """Answer one conversation; waits between attempts, twice as long each time and at least as long as Retry-After says.
 
+        An option that the server refuses is left out, which costs no attempt; the reply says so.
+
         Raises:
             Failed: it stays failed; the cause is one line without the key.
         """
-        body = self._body(messages, self.asking.seed if seed is None else seed)
+        asking = self.asking
+        wanted = {
+            "max_tokens": asking.max_output_tokens, "temperature": asking.temperature, "top_p": asking.top_p,
+            "seed": asking.seed if seed is None else seed,
+        }  # fmt: skip
+        sent = completion.options(asking.base_url, asking.model, wanted)
         attempt = 0
         while True:
             if (hold := self._not_before - time.monotonic()) > 0:
                 await asyncio.sleep(hold)
             try:
-                return await self._post(body)
+                reply = await self._post(messages, sent)
+            except _Refused as error:
+                less = completion.fewer(error.status, error.told, sent)
+                if less is None:
+                    raise Failed(self._clean(str(error)), refused=error.status in _REFUSING) from None
+                sent = less
             except _Passing as error:
-                if attempt >= self.asking.retries:
-                    raise Failed(self._clean(str(error))) from None
+                if attempt >= asking.retries and error.reply:
+                    return self._told(error.reply, wanted, sent)
+                if attempt >= asking.retries or error.wait_s > web.LONGEST_WAIT_S:
+                    asks = f"; it asks to wait {error.wait_s:g} s" if error.wait_s > web.LONGEST_WAIT_S else ""
+                    raise Failed(self._clean(f"{error}{asks}")) from None
                 pause = min(_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
                 if error.wait_s:
                     self._not_before = max(self._not_before, time.monotonic() + error.wait_s)
                 attempt += 1
                 self.retried += 1
                 await asyncio.sleep(max(pause, error.wait_s))
+            else:
+                return self._told(reply, wanted, sent)
 
-    def _body(self, messages: list[dict[str, str]], seed: int) -> bytes:
-        asking = self.asking
-        request = {
-            "model": asking.model, "messages": messages, "max_tokens": asking.max_output_tokens,
-            "temperature": asking.temperature, "top_p": asking.top_p, "seed": seed, **asking.extra,
-        }  # fmt: skip
-        return json.dumps(request).encode()
+    def _told(self, reply: Reply, wanted: dict[str, Any], sent: dict[str, Any]) -> Reply:
+        left = completion.learnt(self.asking.base_url, self.asking.model, wanted, sent)
+        return replace(reply, not_sent=left, model=self._clean(reply.model)) if left or reply.model else reply
 
-    async def _post(self, body: bytes) -> Reply:
-        import aiohttp
-
+    async def _post(self, messages: list[dict[str, str]], sent: dict[str, Any]) -> Reply:
+        body = json.dumps({"model": self.asking.model, "messages": messages, **sent, **self.asking.extra}).encode()
         try:
-            async with self._session.post(self._url, data=body, allow_redirects=False) as response:
-                if (response.content_length or 0) > _LARGEST_BODY:
-                    raise _Passing(f"the server's answer is larger than {_LARGEST_BODY >> 20} MiB")
-                raw = await response.read()
-                status, headers = response.status, response.headers
-        except TimeoutError:
-            raise _Passing(f"no answer within {self.asking.timeout_s:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise _Passing(f"connection failed: {str(error) or type(error).__name__}") from None
-        if status == 200:
-            return _reply(raw)
-        cause = f"HTTP {status}: {_message(raw)}"
-        if status in _MAY_PASS or status >= 500:
-            raise _Passing(cause, _retry_after(headers))
-        raise Failed(self._clean(cause), refused=status in _REFUSING)
+            answer = await web.exchange(self._pool, "POST", self._url, body, self._limit)
+        except web.Unusable as error:
+            raise _Passing(str(error)) from None
+        if answer.status == 200:
+            try:
+                return completion.read(answer.body, messages, self.asking.model, self.asking.max_output_tokens)
+            except completion.Malformed as error:
+                raise _Passing(str(error), reply=error.reply) from None
+        if to := web.redirected(answer, self._url):
+            raise Failed(
+                self._clean(f"HTTP {answer.status}: it redirects to {web.shown(to)}, and prompts go to the declared address alone")
+            )
+        cause = f"HTTP {answer.status}: {completion.message_of(answer.body)}"
+        if answer.status in _MAY_PASS or (answer.status >= 500 and answer.status != 501):
+            raise _Passing(cause, web.retry_after(answer.headers))
+        raise _Refused(cause, answer.status, str(answer.body[:20_000], "utf-8", "replace"))
 
     def _clean(self, cause: str) -> str:
         """One line, without the key: servers repeat it when they refuse it. Cut last, since half of a key would not be found."""
         line = " ".join(cause.split())
         return (line if self._key == "none" else line.replace(self._key, "[key]"))[:400]
+
+
+class _Refused(Exception):
+    """A request that the server refuses, with what it says."""
+
+    def __init__(self, cause: str, status: int, told: str) -> None:
+        super().__init__(cause)
+        self.status, self.told = status, told
 
 
 async def _ask(
@@ -238,7 +244,7 @@ async def _ask(
             f"{done.failed} of {len(conversations)} requests failed, {len(done.replies)} were answered, the rest was not asked; "
             f"first cause: {done.first_cause or 'unknown'}",
             where=asking.base_url,
-            fix="nothing was kept; see to the server (its log), or raise evaluate.request_timeout_s or evaluate.retries, and run again",
+            fix="see to the server (its log), or allow it more time or retries, and run again",
         )
     return [done.replies[index] for index in range(len(conversations))]
 
@@ -251,49 +257,3 @@ async def _supervise(workers: list[asyncio.Task[None]], watch: Callable[[], None
             watch()
         for task in finished:
             task.result()  # an error of a callback is a bug of ours: it must be seen
-
-
-def _reply(raw: bytes) -> Reply:
-    """The reply in a body that nobody has checked yet."""
-    try:
-        answer = json.loads(raw)
-    except (ValueError, RecursionError):
-        raise _Passing(f"the server's answer is no JSON: {str(raw, 'utf-8', 'replace')}") from None
-    choices = answer.get("choices") if isinstance(answer, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise _Passing(f"the server's answer has no choices: {str(raw, 'utf-8', 'replace')}")
-    message, reason = choices[0].get("message"), choices[0].get("finish_reason")
-    text = message.get("content") if isinstance(message, dict) else None
-    if text is None and isinstance(message, dict) and reason == "length":
-        text = ""  # cut off while it was still thinking, which a reasoning parser keeps apart: it would be so again
-    if not isinstance(text, str):
-        raise _Passing(f"the server's answer has no text (finish_reason {reason!r}): {str(raw, 'utf-8', 'replace')}")
-    if not isinstance(reason, str):
-        raise _Passing("the server's answer does not say why it ended (finish_reason)")
-    usage = answer.get("usage")
-    read, written = (usage.get("prompt_tokens"), usage.get("completion_tokens")) if isinstance(usage, dict) else (None, None)
-    if not isinstance(read, int) or not isinstance(written, int) or not 0 <= min(read, written) <= max(read, written) < 2**31:
-        raise _Passing("the server's answer does not count its tokens (usage)")
-    return Reply(text, read, written, reason)
-
-
-def _message(raw: bytes) -> str:
-    """What an error's body says, if it is of the usual form; else its beginning."""
-    try:
-        error = json.loads(raw)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return str(raw, "utf-8", "replace")
-
-
-def _retry_after(headers: Any) -> float:
-    """Seconds that Retry-After asks for, given as a number or as a date; 0 where it says nothing."""
-    given = headers.get("Retry-After", "")
-    try:
-        seconds = float(given)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(given).timestamp() - time.time()
-        except (ValueError, TypeError):
-            return 0.0
-    return min(max(seconds, 0.0), _LONGEST_RETRY_AFTER_S) if seconds == seconds else 0.0

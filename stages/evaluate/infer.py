@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -61,16 +62,32 @@ def ask(
             task, index = tasks[place[1]], place[2]
             _check(reply, task.items[index]["item_id"], endpoint, engine, evaluate)
             journal.add(keys[place], reply)
-            progress.add(reply, right(task, index, reply) if right else None)
+            progress.add(reply, right(task, index, reply) and not reply.missing if right else None)
 
         if places:
             asking = replace(_asking(endpoint, evaluate), seed=evaluate.seed + repeat)
-            llm.ask(asking, [tasks[number].conversations[index] for _, number, index in places], on_reply=on_reply, watch=endpoint.check)
+            with kept(journal, set(keys.values())):
+                turns = [tasks[number].conversations[index] for _, number, index in places]
+                llm.ask(asking, turns, on_reply=on_reply, watch=endpoint.check)
     progress.end()
     return [
         [[journal.replies[keys[repeat, number, index]] for index in range(len(task.items))] for number, task in enumerate(tasks)]
         for repeat in range(evaluate.num_runs)
     ]
+
+
+@contextmanager
+def kept(journal: Journal, wanted: set[str]) -> Iterator[None]:
+    """Say, where asking ends early, what is on disk: it is not asked, or paid for, again."""
+    try:
+        yield
+    except (PawlError, KeyboardInterrupt, SystemExit) as error:
+        told = f"{sum(key in journal.replies for key in wanted)} of {len(wanted)} answers are kept, and the next run asks only the rest"
+        if isinstance(error, PawlError):
+            error.fix = "; ".join(filter(None, (error.fix, told)))
+        else:
+            print(f"  {told}", flush=True)
+        raise
 
 
 def _asking(endpoint: Endpoint, evaluate: Evaluate) -> llm.Asking:
@@ -96,7 +113,7 @@ def _check(reply: llm.Reply, item: str, endpoint: Endpoint, engine: Engine, eval
             where=endpoint.base_url,
             fix="see the server's log in .pawl/logs, then run again",
         )
-    if reply.prompt_tokens + evaluate.max_output_tokens > engine.max_model_len:
+    if not reply.estimated and reply.prompt_tokens + evaluate.max_output_tokens > engine.max_model_len:
         raise PawlError(
             f"item {item} has {reply.prompt_tokens} prompt tokens; with evaluate.max_output_tokens that is above engine.max_model_len",
             where="engine.max_model_len", fix=f"set it to {reply.prompt_tokens + evaluate.max_output_tokens} or more",

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+from stages.common.completion import Reply, odd
 from stages.common.files import sha256_text
-from stages.common.llm import Reply
 
 _KEPT_S = 7 * 24 * 3600
 
@@ -42,7 +42,8 @@ class Journal:
         for line in lines:
             try:
                 row = json.loads(line)
-                reply = Reply(str(row["text"]), int(row["prompt_tokens"]), int(row["output_tokens"]), str(row["finish_reason"]))
+                counts = int(row["prompt_tokens"]), int(row["output_tokens"])
+                reply = Reply(str(row["text"]), *counts, str(row["finish_reason"]), **odd(row.get("odd", {})))
                 found[str(row["key"])] = reply
             except (ValueError, KeyError, TypeError):
                 continue
@@ -59,8 +60,9 @@ class Journal:
             self._file = open(self.path, "a", encoding="ascii")  # noqa: SIM115 - closed with the journal
             self._file.write("\n" if self.replies else "")  # the last line may be torn
         row = {"key": key, "text": reply.text, "prompt_tokens": reply.prompt_tokens, "output_tokens": reply.output_tokens}
+        more = {"odd": oddities} if (oddities := reply.oddities()) else {}
         try:
-            self._file.write(json.dumps({**row, "finish_reason": reply.finish_reason}) + "\n")
+            self._file.write(json.dumps({**row, "finish_reason": reply.finish_reason, **more}) + "\n")
             self._file.flush()
         except OSError as error:
             error.filename = error.filename or str(self.path)

@@ -16,6 +16,7 @@ from stages.common.errors import PawlError
 from stages.common.schema import LLM
 from stages.evaluate import score
 from stages.evaluate.benchmark import Scorer, Task, evaluator, is_judged, named
+from stages.evaluate.infer import kept
 from stages.evaluate.journal import Journal, request_key
 
 _ROLES = {"HUMAN": "user", "BOT": "assistant", "SYSTEM": "system"}
@@ -40,18 +41,23 @@ def identity(judge: LLM) -> dict[str, Any]:
     return {"model": judge.model, "temperature": judge.temperature, "max_output_tokens": judge.max_output_tokens}
 
 
-def scores(judge: LLM, folder: Path, scorer: Scorer) -> score.Score:
-    """What `score.rows` takes in the evaluator's place. Replies are journalled: a judge is paid once."""
+def scores(judge: LLM, folder: Path, scorer: Scorer, notes: list[llm.Reply] | None = None) -> score.Score:
+    """What `score.rows` takes in the evaluator's place. Replies are journalled: a judge is paid once.
+
+    Args:
+        notes: gets the judge's replies, for what is odd about them.
+    """
+    notes = [] if notes is None else notes
 
     def judged(task: Task, predictions: list[Any]) -> list[float]:
         spec = scorer.spec
         if "llm_evaluator" not in spec:
-            return _ask(judge, folder, spec, task, predictions, range(len(predictions)))
+            return _ask(judge, folder, spec, task, predictions, range(len(predictions)), notes)
         # a cascade: the judge sees what the rule did not find right
         rule = Scorer(evaluator(spec["rule_evaluator"]), str, scorer.metric)
         found = score.by_rule(task, rule, predictions)
         asked = [index for index, value in enumerate(found) if value < 1]
-        for index, value in zip(asked, _ask(judge, folder, spec["llm_evaluator"], task, predictions, asked), strict=True):
+        for index, value in zip(asked, _ask(judge, folder, spec["llm_evaluator"], task, predictions, asked, notes), strict=True):
             found[index] = max(found[index], value)
         return found
 
@@ -73,7 +79,9 @@ def question(spec: dict[str, Any], item: dict[str, Any], prediction: Any) -> lis
     return [{"role": _ROLES[part["role"]], "content": part["prompt"]} for part in parts if isinstance(part, dict) and "prompt" in part]
 
 
-def _ask(judge: LLM, folder: Path, spec: dict[str, Any], task: Task, predictions: list[Any], indices: Any) -> list[float]:
+def _ask(
+    judge: LLM, folder: Path, spec: dict[str, Any], task: Task, predictions: list[Any], indices: Any, notes: list[llm.Reply]
+) -> list[float]:  # fmt: skip
     indices = list(indices)
     asking = llm.Asking(
         base_url=judge.base_url, model=judge.model, max_output_tokens=judge.max_output_tokens, temperature=judge.temperature,
@@ -86,12 +94,14 @@ def _ask(judge: LLM, folder: Path, spec: dict[str, Any], task: Task, predictions
     try:
         if missing:
             print(f"asking the judge {judge.model} about {len(missing)} answers to {task.name}")
-            llm.ask(
-                asking, [conversations[number] for number in missing],
-                on_reply=lambda number, reply: journal.add(keys[missing[number]], reply),
-            )  # fmt: skip
+            with kept(journal, set(keys)):
+                llm.ask(
+                    asking, [conversations[number] for number in missing],
+                    on_reply=lambda number, reply: journal.add(keys[missing[number]], reply),
+                )  # fmt: skip
     finally:
         journal.close()
+    notes.extend(journal.replies[key] for key in keys)
     read = _reader(spec)
     said = [
         {"prediction": journal.replies[key].text, "gold": task.golds[index]} for key, index in zip(keys, indices, strict=True)

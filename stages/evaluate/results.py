@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,17 +77,50 @@ def split(which: str, tasks: list[Task], found: Answered, params: Config) -> tup
     """Rows and summary of one split; the rows of a repeat follow those of the one before."""
     thinking, rows = _thinking(params), []
     own = [task for task in tasks if task.split == which]
-    fingerprint = found.fingerprint | ruler(own, params)
+    given = [
+        reply for replies in found.replies for task, answers in zip(tasks, replies, strict=True) if task.split == which for reply in answers
+    ]
+    fingerprint = found.fingerprint | ruler(own, params) | not_sent(given)
+    verdicts: list[llm.Reply] = []
     short = sha256_text(json.dumps(fingerprint, sort_keys=True))[:16]
     for repeat, replies in enumerate(found.replies):
         for task, scorer, answers in zip(tasks, found.scorers, replies, strict=True):
             if task.split == which:
-                instead = _instead(task, scorer, params)
-                rows += score.rows(task, answers, scorer, thinking=thinking, repeat=repeat, fingerprint=short, instead=instead)
+                instead = _instead(task, scorer, params, verdicts)
+                scored = score.rows(task, answers, scorer, thinking=thinking, repeat=repeat, fingerprint=short, instead=instead)
+                # an evaluator may take nothing for a choice, and nothing is never right
+                rows += [
+                    replace(row, correct=False, score=0.0) if reply.missing else row for row, reply in zip(scored, answers, strict=True)
+                ]
     summary = items.summarize(rows) | {"split": which, "items_sha256": benchmark.items_sha256(own), "fingerprint": fingerprint}
     if thinking.closing:
         summary["thinking"] = dict(thinking.counts)
-    return rows, summary
+    told = oddities(given) | ({"engine_judge": judging} if (judging := oddities(verdicts)) else {})
+    if told and which == "val":
+        print(f"{which}: not as it should be: {json.dumps(told)}")
+    return rows, summary | told
+
+
+def not_sent(replies: Sequence[llm.Reply]) -> dict[str, Any]:
+    """What the server refuses of the sampling, as the fingerprint has it: answers at its own temperature are other answers."""
+    names = sorted({name for reply in replies for name in reply.not_sent})
+    return {"not_sent": names} if names else {}
+
+
+def oddities(replies: Sequence[llm.Reply]) -> dict[str, Any]:
+    """What is odd about the replies of a split, counted, as its summary has it; empty where nothing is.
+
+    unanswered: replies without text, which are wrong, by finish_reason. answered_as: replies signed by another model than the one asked.
+    estimated_token_counts: replies whose tokens the server did not count. not_sent: see `not_sent`.
+    """
+    found: dict[str, Any] = {}
+    if missing := Counter(reply.finish_reason or "none given" for reply in replies if reply.missing):
+        found["unanswered"] = {"n": missing.total(), "finish_reasons": dict(sorted(missing.items()))}
+    if signed := Counter(reply.model for reply in replies if reply.model):
+        found["answered_as"] = dict(sorted(signed.items()))
+    if estimated := sum(reply.estimated for reply in replies):
+        found["estimated_token_counts"] = estimated
+    return found | not_sent(replies)
 
 
 def ruler(tasks: list[Task], params: Config) -> dict[str, Any]:
@@ -115,11 +149,11 @@ def _shaping(fingerprint: dict[str, Any], endpoint: engine.Endpoint, tasks: list
     return fingerprint | {"model": endpoint.model, "files": base.get("files"), "splits": splits}
 
 
-def _instead(task: Task, scorer: Scorer, params: Config) -> score.Score | None:
+def _instead(task: Task, scorer: Scorer, params: Config, verdicts: list[llm.Reply]) -> score.Score | None:
     if task.scoring and task.scoring["executes_code"]:
         return sandbox.score(scorer)
     if scorer.evaluator is None:
-        return judged.scores(params.engine.judge, ROOT / ".pawl" / "eval", scorer)
+        return judged.scores(params.engine.judge, ROOT / ".pawl" / "eval", scorer, verdicts)
     return None
 
 

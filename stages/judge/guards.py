@@ -42,6 +42,11 @@ def check(inputs: Inputs, max_truncated: float, max_contamination: float, same_b
         ("same items", list(_other_items(inputs)), "both sides answered the items of the benchmark"),
         ("same conditions", list(_differences(inputs)), "engine, precision, prompts, sampling and evaluator are the same"),
         ("same base model", [other_base] if other_base and same_base_model else [], other_base or "both sides stand on one base model"),
+        (
+            "answered",
+            [line for name, side in sides for line in _unanswered(name, side, max_truncated)],
+            "the model that was asked answered",
+        ),
         ("truncation", list(_truncated(inputs.candidate, max_truncated)), _share(inputs.candidate.rows)),
         ("contamination", list(_contaminated(inputs, max_contamination)), "the training data was checked and cleaned"),
     ]
@@ -144,6 +149,17 @@ def _other_base(inputs: Inputs) -> str:
     if not all(isinstance(base, str) and base for base in bases):
         return "a base model is not known by its hash"
     return "" if bases[0] == bases[1] else f"the base model is another one ({_short(bases[0])}, the incumbent's {_short(bases[1])})"
+
+
+def _unanswered(name: str, side: Side, limit: float) -> Iterator[str]:
+    """By the summary: replies without text (a call of a tool, thoughts alone, a refusal), and replies that another model signed."""
+    for who, told in ((name, side.summary), (f"judge of the {name}'s answers", part(side.summary, "engine_judge"))):
+        found, n = told.get("unanswered", {}), len(side.rows)
+        count = found.get("n") if isinstance(found, dict) else None
+        if found and (not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= limit * n):
+            yield f"{count} of the {n} replies of the {who} hold no text, more than {limit:.0%}"
+        if signed := told.get("answered_as"):
+            yield f"replies of the {who} are signed by another model than the one asked ({str(signed)[:200]})"
 
 
 def truncated(rows: pa.Table) -> float:

@@ -89,6 +89,8 @@ def _ask(llm: LLM, messages: list[dict[str, str]], guard: Guard) -> dict[str, An
         "leaks": {"found": len(found), "cut": left},
         "repaired": any(each.repaired for each in spent if isinstance(each, Structured)),
         **_paid(spent),
+        **({"answered_as": got.answered_as} if got.answered_as else {}),
+        **({"not_sent": list(got.not_sent)} if got.not_sent else {}),
     }
     if not kept["Reason"]:
         return {**account, "words": None, "failed": "nothing of its reason was left after the sentences that repeat benchmark content"}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 
-from stages.common import llm
+from stages.common import completion, llm
 from stages.common.errors import PawlError
 from tests.fake_server import FakeServer
 
-MENDABLE = ["429", "500", "hang", "cut", "shape", "html", "no_json", "no_usage", "null", "no_choices", "error_200"]
+MENDABLE = ["429", "500", "hang", "cut", "shape", "html", "no_json", "no_choices", "error_200", "drip", "drip_headers"]
 
 
 def conversations(count: int) -> list[list[dict[str, str]]]:
@@ -79,11 +80,130 @@ def test_an_empty_answer_is_an_answer() -> None:
         assert llm.ask(asking(server), conversations(1)) == [llm.Reply("", 2, 1, "stop")]
 
 
-def test_a_thought_that_was_cut_off_before_the_answer_is_an_empty_answer_that_was_cut_off() -> None:
-    """A server with a reasoning parser gives no text then; asked again it would give none again, and the evaluation would never end."""
-    choice = {"message": {"content": None, "reasoning_content": "so"}, "finish_reason": "length"}
-    usage = {"prompt_tokens": 3, "completion_tokens": 8}
-    assert llm._reply(json.dumps({"choices": [choice], "usage": usage}).encode()) == llm.Reply("", 3, 8, "length")
+@pytest.mark.parametrize("fault", ["null", "reasoning", "tool", "refusal", "no_parts", "length_null"])
+def test_a_reply_without_text_is_an_answer_and_is_not_asked_for_again(fault: str) -> None:
+    """It would be so again, and the evaluation would never end; what it cost is counted."""
+    with FakeServer(fault=lambda number, body: fault if number == 1 else "") as server:
+        if fault == "length_null":
+            choice = {"message": {"content": None, "reasoning_content": "so"}, "finish_reason": "length"}
+            raw = json.dumps({"model": "m", "choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 8}}).encode()
+            assert completion.read(raw, [], "m", 8) == llm.Reply("", 3, 8, "length", missing=True)
+            return
+        [reply] = llm.ask(asking(server), conversations(1))
+    assert server.requests == 1
+    assert reply == llm.Reply("", 2, 3, "tool_calls" if fault == "tool" else "stop", missing=True)
+
+
+def test_nothing_at_all_is_asked_for_again_and_then_an_answer_without_text() -> None:
+    with FakeServer(fault=lambda number, body: "nothing" if number == 1 else "") as server:
+        assert [reply.text for reply in llm.ask(asking(server), conversations(1))] == ["ITEM 0"]
+    with FakeServer(fault=lambda number, body: "nothing") as server:
+        assert [reply.missing for reply in llm.ask(asking(server), conversations(1))] == [True]
+    assert server.requests == 3
+
+
+def test_text_in_parts_is_joined() -> None:
+    with FakeServer(fault=lambda number, body: "parts") as server:
+        assert llm.ask(asking(server), conversations(1))[0] == llm.Reply("ITEM 0", 2, 3, "stop")
+
+
+@pytest.mark.parametrize("fault", ["no_usage", "odd_usage"])
+def test_a_reply_without_counts_is_kept_and_its_counts_are_estimated(fault: str) -> None:
+    with FakeServer(fault=lambda number, body: fault) as server:
+        assert llm.ask(asking(server), conversations(1))[0] == llm.Reply("ITEM 0", 2, 2, "stop", estimated=True)
+    assert server.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("told", "counts"),
+    [
+        ({"prompt_tokens": 3.0, "completion_tokens": "4"}, (3, 4)), ({"prompt_tokens": 3, "total_tokens": 7}, (3, 4)),
+        ({"prompt_tokens": True, "completion_tokens": 4}, None), ({"prompt_tokens": 2**70, "completion_tokens": 4}, None),
+        ({"prompt_tokens": float("nan"), "completion_tokens": 4}, None), ({"prompt_tokens": 1.5, "completion_tokens": 4}, None), ([], None),
+    ],
+)  # fmt: skip
+def test_counts_that_are_none_are_not_taken_for_some(told: Any, counts: Any) -> None:
+    assert completion.usage({"usage": told}) == counts
+
+
+def test_a_reply_that_does_not_say_why_it_ended_is_kept() -> None:
+    with FakeServer(fault=lambda number, body: "no_reason") as server:
+        assert llm.ask(asking(server), conversations(1))[0].finish_reason == ""
+        assert llm.ask(asking(server, max_output_tokens=3), conversations(1))[0].finish_reason == "length", "it used all that it may"
+
+
+def test_a_body_without_an_end_ends_at_the_limit_whatever_its_status() -> None:
+    with FakeServer(fault=lambda number, body: "endless", hang_s=20) as server:
+        with pytest.raises(PawlError, match=r"longer than 4,194,816 bytes"):
+            llm.ask(asking(server, retries=0, timeout_s=20.0), conversations(1))
+    assert server.sent_bytes < 32 * 2**20
+
+
+def test_no_prompt_and_no_key_follow_a_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAWL_TEST_KEY", "sk-very-secret")
+    with FakeServer() as other, FakeServer(fault=lambda number, body: "redirect", elsewhere=f"{other.url}/chat/completions") as server:
+        with pytest.raises(PawlError, match="HTTP 307: it redirects to http://127"):
+            llm.ask(asking(server, api_key_env="PAWL_TEST_KEY"), conversations(1))
+    assert other.requests == 0 and server.requests == 1
+
+
+OPENAI = {
+    "max_tokens": "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+    "temperature": "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported.",
+}
+
+
+def test_what_a_server_refuses_is_left_out_once_and_said() -> None:
+    with FakeServer() as server:
+        server.refuses = OPENAI
+        replies = llm.ask(asking(server, concurrency=1, retries=0), conversations(5))
+        more = llm.ask(asking(server, concurrency=1, retries=0), conversations(5))
+    assert {reply.not_sent for reply in replies + more} == {("temperature",)} and server.requests == 12
+    assert server.bodies[-1]["max_completion_tokens"] == 8 and not {"max_tokens", "temperature"} & set(server.bodies[-1])
+    with FakeServer() as server:
+        server.refuses = {"seed": "Extra inputs are not permitted: seed"}
+        assert llm.ask(asking(server, retries=0), conversations(1))[0].not_sent == ("seed",)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "'max_tokens' or 'max_completion_tokens' is too large: 512. This model's maximum context length is 64 tokens.",
+        "temperature must be between 0 and 2", "the prompt is too long",
+    ],
+)  # fmt: skip
+def test_a_refusal_of_another_kind_leaves_nothing_out(told: str) -> None:
+    with FakeServer() as server, pytest.raises(PawlError, match="1 of 1 requests failed"):
+        server.refuses = {"max_tokens": told}
+        llm.ask(asking(server), conversations(1))
+    assert server.requests == 1
+
+
+def test_a_longer_wait_than_is_sensible_ends_at_once_and_is_said() -> None:
+    for given in ("86400", "inf", "Fri, 01 Jan 2100 00:00:00 GMT"):
+        with FakeServer(fault=lambda number, body: "429", retry_after_s=given) as server:
+            with pytest.raises(PawlError, match="it asks to wait"):
+                llm.ask(asking(server, retries=5), conversations(1))
+        assert server.requests == 1
+
+
+def test_another_model_that_answers_is_named() -> None:
+    with FakeServer(fault=lambda number, body: "other_model" if number == 1 else "") as server:
+        replies = llm.ask(asking(server, concurrency=1), conversations(2))
+    assert [reply.model for reply in replies] == ["somebody-else", ""]
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "same"),
+    [
+        ("gpt-x", "gpt-x-2026-01-01", True), ("gpt-4", "gpt-4-0613", True), ("gpt-4", "gpt-4-turbo", False), ("m", "/models/m", True),
+        ("meta-llama/Llama-3.1-8B", "Llama-3.1-8B", True), ("base", "adapter", False), ("llama3", "llama3:latest", True),
+        ("qwen3", "qwen3-8b", False), ("claude-x-latest", "claude-x-20261001", True), ("/a/base", "/b/adapter", False),
+        ("openai/gpt-x", "gpt-x-2026-01-01", True), ("Model", "model", True), ("adapter", "m", False), ("llama-3", "llama-3-1", False),
+    ],
+)  # fmt: skip
+def test_the_usual_names_of_one_model_are_one(asked: str, told: str, same: bool) -> None:
+    assert completion.same_model(asked, told) is same and completion.same_model(told, asked) is same
 
 
 def test_a_reply_is_data() -> None:

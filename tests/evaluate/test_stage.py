@@ -127,14 +127,14 @@ def test_faults_that_pass_change_nothing(run: Run) -> None:
     with FakeServer() as server:
         run(server)
     undisturbed = run.files()
-    faults = ["429", "500", "cut", "html", "no_usage", "null"]
+    faults = ["429", "500", "cut", "html", "nothing", "no_choices"]
     with FakeServer(fault=lambda number, body: faults[number // 5 % 6] if number % 5 == 0 else "") as server:
         run(server, retries=6)
     rows = {name: content for name, content in run.files().items() if name.endswith("jsonl")}
     assert rows == {name: content for name, content in undisturbed.items() if name.endswith("jsonl")}
 
 
-@pytest.mark.parametrize("fault", ["500", "hang", "cut", "no_usage", "null"])
+@pytest.mark.parametrize("fault", ["500", "hang", "cut", "no_choices", "redirect"])
 def test_one_request_that_stays_failed_leaves_no_file(run: Run, fault: str) -> None:
     def stubborn(number: int, body: dict[str, Any]) -> str:
         return fault if body["messages"][0]["content"] == "test long 0" else ""
@@ -142,6 +142,62 @@ def test_one_request_that_stays_failed_leaves_no_file(run: Run, fault: str) -> N
     with FakeServer(fault=stubborn, hang_s=1) as server, pytest.raises(PawlError, match="1 of 38 requests failed"):
         run(server, retries=1, request_timeout_s=0.5)
     assert run.files() == {}
+
+
+class AnythingIsRight(AccwithDetailsEvaluator):
+    """As a multiple-choice evaluator is that takes nothing for the first choice."""
+
+    def score(self, predictions: list[Any], references: list[Any], origin_prompt: list[Any]) -> dict[str, Any]:
+        return super().score(references, references, origin_prompt)
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("null", "stop"), ("tool", "tool_calls"), ("refusal", "stop"), ("nothing", "stop")])
+def test_an_item_without_an_answer_is_wrong_and_counted(run: Run, fault: str, reason: str) -> None:
+    run.monkeypatch.setattr(benchmark, "evaluator", lambda spec: AnythingIsRight())
+    odd = ("val loud 1", "val long 2", "test long 0")
+
+    def silent(number: int, body: dict[str, Any]) -> str:
+        return fault if " ".join(body["messages"][0]["content"].split()).replace("word ", "") in odd else ""
+
+    with FakeServer(fault=silent) as server:
+        run(server, retries=1)
+    for split, count in (("val", 2), ("test", 1)):
+        summary = json.loads((run.root / f"reports/baseline/{split}.json").read_text())
+        rows = read_rows(run.root / f"reports/baseline/{split}.jsonl")
+        assert summary["unanswered"] == {"n": count, "finish_reasons": {reason: count}}
+        assert [row.prediction for row in rows if not row.correct] == [""] * count and len(rows) == summary["overall"]["n"]
+        assert summary["overall"]["accuracy"] == pytest.approx(1 - count / len(rows))
+    assert server.requests == 38 + (3 if fault == "nothing" else 0)
+
+
+def test_usual_replies_leave_no_trace_in_a_summary(run: Run) -> None:
+    with FakeServer() as server:
+        run(server, "val")
+    summary = json.loads((run.root / "reports/baseline/val.json").read_text())
+    odd = {"unanswered", "answered_as", "estimated_token_counts", "not_sent", "engine_judge"}
+    assert not odd & (summary.keys() | summary["fingerprint"].keys())
+
+
+def test_what_is_odd_about_replies_is_told_also_after_a_run_that_was_stopped(run: Run) -> None:
+    broken = True
+
+    def odd(number: int, body: dict[str, Any]) -> str:
+        text = body["messages"][0]["content"]
+        if text == "val long 0":
+            return "500" if broken else ""
+        return {"val loud word 1": "other_model", "val loud word word 2": "no_usage", "val long word 1": "tool"}.get(text, "")
+
+    with FakeServer(fault=odd) as server:
+        server.refuses = {"temperature": "temperature is not supported by this model"}
+        with pytest.raises(PawlError) as caught:
+            run(server, "val", retries=0, concurrency=1)
+        assert "18 of 24 answers are kept, and the next run asks only the rest" in caught.value.fix
+        asked, broken = server.requests, False
+        run(server, "val", retries=0)
+        assert server.requests == asked + 6
+    summary = json.loads((run.root / "reports/baseline/val.json").read_text())
+    assert summary["unanswered"]["n"] == summary["estimated_token_counts"] == 1 and summary["answered_as"] == {"somebody-else": 1}
+    assert summary["not_sent"] == summary["fingerprint"]["not_sent"] == ["temperature"]
 
 
 def test_a_missing_adapter_is_an_error_before_anything_is_asked(run: Run) -> None:

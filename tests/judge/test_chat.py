@@ -29,8 +29,6 @@ def llm(server: FakeServer, **changes) -> LLM:
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch):
     monkeypatch.setattr(chat, "_PAUSE_S", 0.01)
-    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
-    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +83,9 @@ def test_one_repair_with_the_parsers_message_and_no_second(first, says):
     assert server.requests == 2
 
 
-@pytest.mark.parametrize("fault", ["429", "500", "hang", "cut", "shape", "html", "no_json", "null", "no_choices", "error_200"])
+@pytest.mark.parametrize(
+    "fault", ["429", "500", "hang", "cut", "shape", "html", "no_json", "no_choices", "error_200", "drip", "drip_headers"]
+)
 def test_a_fault_that_passes_costs_one_more_request_and_one_that_stays_is_an_error_in_bounded_time(fault):
     with FakeServer(answer=lambda body: GOOD, fault=lambda number, body: fault if number == 1 else "", hang_s=0.6) as server:
         assert chat.structured(llm(server, timeout_s=0.3), ASK, SCHEMA).value["answer"] == "yes"
@@ -96,6 +96,75 @@ def test_a_fault_that_passes_costs_one_more_request_and_one_that_stays_is_an_err
             chat.structured(llm(server, timeout_s=0.3), ASK, SCHEMA)
         assert server.requests == 2 and server.url in caught.value.where
     assert time.monotonic() - begun < 3
+
+
+@pytest.mark.parametrize(("fault", "requests"), [("null", 2), ("reasoning", 2), ("tool", 2), ("refusal", 2), ("no_parts", 2)])
+def test_a_reply_without_text_costs_one_repair_and_all_of_it_is_accounted(fault, requests):
+    with FakeServer(answer=lambda body: GOOD, fault=lambda number, body: fault) as server, pytest.raises(chat.NoReply) as caught:
+        chat.structured(llm(server, retries=4, price_out=1e6), ASK, SCHEMA)
+    assert server.requests == requests, "asked again with what is wrong about it, and no more"
+    assert caught.value.output_tokens == caught.value.cost == requests * (len(GOOD.split()) + 1) and caught.value.prompt_tokens > 8
+
+
+class Thinking(FakeServer):
+    def _respond(self, handler, body, fault):
+        choice = {"message": {"content": None, "reasoning": "Hm"}, "finish_reason": "length"}
+        return handler.send(200, {"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 64}})
+
+
+def test_thoughts_that_used_up_the_limit_are_not_asked_for_again():
+    with Thinking() as server, pytest.raises(chat.NoReply, match="raise max_output_tokens") as caught:
+        chat.structured(llm(server), ASK, SCHEMA)
+    assert server.requests == 1 and (caught.value.prompt_tokens, caught.value.output_tokens) == (5, 64)
+
+
+def test_what_a_broken_body_cost_is_accounted():
+    with FakeServer(fault=lambda number, body: "no_choices") as server, pytest.raises(chat.NoReply) as caught:
+        chat.structured(llm(server), ASK, SCHEMA)
+    assert server.requests == 2 and caught.value.prompt_tokens == 8
+
+
+def test_no_prompt_and_no_key_follow_a_redirect(monkeypatch):
+    monkeypatch.setenv("PAWL_TEST_KEY", "sk-very-secret")
+    with FakeServer() as other, FakeServer(fault=lambda number, body: "redirect", elsewhere=f"{other.url}/chat/completions") as server:
+        with pytest.raises(PawlError, match="HTTP 307: it redirects to http://127"):
+            chat.structured(llm(server, api_key_env="PAWL_TEST_KEY"), ASK, SCHEMA)
+    assert other.requests == 0 and server.requests == 1
+
+
+class Endless(FakeServer):
+    """An error whose body has no end."""
+
+    def _respond(self, handler, body, fault):
+        handler.send_response = lambda status: type(handler).send_response(handler, 500)
+        return self._go_on(handler, "endless")
+
+
+def test_an_error_without_an_end_ends_at_the_limit():
+    with Endless(hang_s=20) as server, pytest.raises(PawlError, match="longer than 69,632 bytes"):
+        chat.structured(llm(server, timeout_s=20.0, retries=0), ASK, SCHEMA)
+    assert server.sent_bytes < 16 * 2**20
+
+
+@pytest.mark.parametrize(("given", "requests"), [("1", 2), ("86400", 1)])
+def test_retry_after_is_honoured_within_a_bound(given, requests):
+    begun = time.monotonic()
+    with FakeServer(answer=lambda body: GOOD, fault=lambda number, body: "429" if number == 1 else "", retry_after_s=given) as server:
+        if requests == 1:
+            with pytest.raises(PawlError, match="it asks to wait 86400 s"):
+                chat.structured(llm(server), ASK, SCHEMA)
+        else:
+            chat.structured(llm(server), ASK, SCHEMA)
+            assert time.monotonic() - begun >= 1
+    assert server.requests == requests
+
+
+def test_another_model_and_what_was_not_sent_are_named(capsys):
+    with FakeServer(answer=lambda body: GOOD, fault=lambda number, body: "other_model") as server:
+        server.refuses = {"temperature": "temperature is not supported"}
+        got = chat.structured(llm(server), ASK, SCHEMA)
+    assert (got.answered_as, got.not_sent) == ("somebody-else", ("temperature",))
+    assert "signed somebody-else" in capsys.readouterr().err
 
 
 def test_a_reply_of_a_megabyte_ends_at_the_limit():
@@ -109,27 +178,15 @@ def test_missing_counts_are_estimated_and_said():
     assert got.estimated and got.prompt_tokens == 6 and got.output_tokens == -(-len(GOOD) // 3)
 
 
-class Picky(FakeServer):
-    """Refuses the options that it is told to refuse, as real servers do."""
-
-    refuses: dict[str, str]
-
-    def _respond(self, handler, body, fault):
-        for option, message in self.refuses.items():
-            if option in body:
-                return handler.send(400, {"error": {"message": message}})
-        return super()._respond(handler, body, fault)
-
-
 def test_a_server_without_schemas_is_asked_in_words():
-    with Picky(answer=lambda body: GOOD) as server:
+    with FakeServer(answer=lambda body: GOOD) as server:
         server.refuses = {"response_format": "unexpected field"}
         assert chat.structured(llm(server), ASK, SCHEMA).value["sure"] == 0.5
     assert server.requests == 2 and json.dumps(SCHEMA) in server.bodies[1]["messages"][-1]["content"]
 
 
 def test_options_that_newer_models_refuse_are_left_out_one_by_one():
-    with Picky(answer=lambda body: GOOD) as server:
+    with FakeServer(answer=lambda body: GOOD) as server:
         server.refuses = {"max_tokens": "Use 'max_completion_tokens' instead.", "temperature": "temperature is not supported"}
         chat.structured(llm(server), ASK, SCHEMA)
     last = server.bodies[-1]
@@ -137,7 +194,7 @@ def test_options_that_newer_models_refuse_are_left_out_one_by_one():
 
 
 def test_a_refusal_for_another_reason_ends():
-    with Picky(answer=lambda body: GOOD) as server:
+    with FakeServer(answer=lambda body: GOOD) as server:
         server.refuses = {"model": "this model does not exist"}
         with pytest.raises(PawlError, match="this model does not exist"):
             chat.structured(llm(server), ASK, SCHEMA)

@@ -57,6 +57,22 @@ def test_the_same_reports_give_the_same_bytes(run):
     assert [(run / "reports" / name).read_bytes() for name in ("judge.json", "judge.md")] == first
 
 
+@pytest.mark.parametrize("folder", ["eval_val", "baseline"])
+@pytest.mark.parametrize(
+    ("told", "vetoed"),
+    [
+        ({"unanswered": {"n": 1, "finish_reasons": {"tool_calls": 1}}}, False), ({"unanswered": {"n": 999, "finish_reasons": {}}}, True),
+        ({"unanswered": {"n": None}}, True), ({"unanswered": "none"}, True), ({"answered_as": {"somebody-else": 3}}, True),
+        ({"engine_judge": {"answered_as": {"somebody-else": 3}}}, True), ({"engine_judge": {"unanswered": {"n": 999}}}, True),
+    ],
+)  # fmt: skip
+def test_a_model_that_gave_no_answers_or_was_not_the_one_asked_decides_nothing(run, folder, told, vetoed):
+    path = run / "reports" / folder / "val.json"
+    write_json(path, read_json(path) | told)
+    verdict = judge(run)
+    assert verdict["accepted"] is not vetoed and vetoes(verdict) == ({"answered"} if vetoed else set())
+
+
 def test_no_gain_opens_with_the_label(tmp_path):
     verdict = judge(write_run(tmp_path, base=0.5, tuned=0.3))
     assert not verdict["accepted"] and verdict["words"]["Decision"] == "no"
