@@ -15,6 +15,7 @@ class Loss(NamedTuple):
     step: int
     split: str
     loss: float
+    epoch: float | None = None
 
 
 def read_losses(path: Path) -> list[Loss]:
@@ -25,9 +26,13 @@ def read_losses(path: Path) -> list[Loss]:
     """
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            return [Loss(int(row["step"]), row["split"], float(row["loss"])) for row in csv.DictReader(file)]
+            return [Loss(int(row["step"]), row["split"], float(row["loss"]), _epoch(row.get("epoch"))) for row in csv.DictReader(file)]
     except FileNotFoundError:
         raise PawlError("a file that this step needs is missing", where=str(path), fix="run 'dvc repro' to make it") from None
     except (KeyError, TypeError, ValueError, csv.Error) as error:
         fix = "columns are step,epoch,split,loss; run 'dvc repro -f train'"
         raise PawlError(f"not a loss curve: {error}", where=str(path), fix=fix) from None
+
+
+def _epoch(text: str | None) -> float | None:
+    return float(text) if text else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
+from typing import Any
 
 from stages.common.redaction import redact
 
@@ -35,3 +37,16 @@ def markdown(value: object, limit: int = 2000) -> str:
     """Text as Markdown shows it unchanged: no HTML, link, emphasis, code or table cell begins inside it."""
     escaped = "".join(f"\\{c}" if c in "\\`*_[]|#~$!{}" else c for c in plain(value, limit))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def readable(value: Any) -> str:
+    """A value as one line of JSON for a prompt: `<`, quotes and letters of every script as they are, what nobody sees as an escape.
+
+    No text in it can end its own string or its line; a fence around it has to be a mark that it cannot hold.
+    """
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return "".join(_escaped(c) if unicodedata.category(c) in _UNSEEN and c not in _JOINERS else c for c in text)
+
+
+def _escaped(c: str) -> str:
+    return json.dumps(c)[1:-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from stages.common.losses import Loss
@@ -16,24 +17,25 @@ FEWEST = 8
 def read_curve(losses: Sequence[Loss]) -> dict[str, Any]:
     """Name the shape of the training loss, from its logged losses.
 
-    The logged training losses are cut into four quarters with means q1 to q4; every threshold is a share of q1. First rule that holds:
-        diverging: a loss is not finite, or q4 is more than 10 % above the lowest quarter.
+    The logged training losses are cut into four quarters with medians q1 to q4. Noise is taken from how much
+    one loss differs from the next, at the median, which is deaf to the trend and to single spikes. First rule that holds:
+        diverging: a loss is not finite, or q4 is above the lowest quarter by more than 10 % of q1 and by more than noise.
         too short: fewer than 8 logged losses.
-        oscillating: in the second half, one logged loss differs from the next by more than 15 % on average.
+        oscillating: in the second half, a logged loss differs from the next by more than 15 % of q1 and 75 % of the half's median.
         flat: q4 is less than 5 % below q1.
-        falling: q4 is more than 5 % below q3, so more steps would lower it further.
+        falling: q4 is more than 5 % of q1 below q3, and by more than noise, so more steps would lower it further.
         converged: none of these.
     overfitting: the last evaluation loss is more than 5 % above the lowest one.
-    learning_rate: "too high" where the loss diverges or oscillates, or rose by more than 25 % above its first value on its way;
-        "too low" where it is flat; "" where the curve says nothing against it.
+    learning_rate: "too high" if the loss diverges or oscillates, or ends more than 25 % and more than noise above its first value;
+        "too low" if it is flat; "" if the curve says nothing against it. A bump while the rate warms up, or the noise of small batches, is
+        no sign of either.
     """
-    train = [loss for _, split, loss in losses if split == "train"]
-    held_out = [loss for _, split, loss in losses if split == "eval"]
+    train = [loss for _, split, loss, *_ in losses if split == "train"]
+    held_out = [loss for _, split, loss, *_ in losses if split == "eval"]
     shape = _shape(train)
-    too_high = shape in ("diverging", "oscillating") or (len(train) >= FEWEST and max(train) > 1.25 * train[0])
     return {
         "shape": shape,
-        "learning_rate": "too high" if too_high else "too low" if shape == "flat" else "",
+        "learning_rate": "too high" if _too_high(shape, train) else "too low" if shape == "flat" else "",
         "overfitting": len(held_out) > 1 and not held_out[-1] <= 1.05 * min(held_out),
         "logged": len(train),
     }
@@ -44,17 +46,33 @@ def _shape(train: list[float]) -> str:
         return "diverging"
     if len(train) < FEWEST:
         return "too short"
-    n = len(train)
-    q1, q2, q3, q4 = (_mean(train[k * n // 4 : (k + 1) * n // 4]) for k in range(4))
-    if q4 - min(q1, q2, q3) > 0.1 * q1:
+    q1, q2, q3, q4 = map(median, _quarters(train))
+    if q4 - min(q1, q2, q3) > max(0.1 * q1, _doubt(train)):
         return "diverging"
-    half = train[n // 2 :]
-    if _mean([abs(b - a) for a, b in pairwise(half)]) > 0.15 * q1:
+    half = train[len(train) // 2 :]
+    if median(_steps(half)) > max(0.15 * q1, 0.75 * median(half)):
         return "oscillating"
     if q1 - q4 < 0.05 * q1:
         return "flat"
-    return "falling" if q3 - q4 > 0.05 * q1 else "converged"
+    return "falling" if q3 - q4 > max(0.05 * q1, _doubt(train)) else "converged"
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def _too_high(shape: str, train: list[float]) -> bool:
+    if shape in ("diverging", "oscillating"):
+        return True
+    return shape != "too short" and median(_quarters(train)[3]) - train[0] > max(0.25 * train[0], _doubt(train))
+
+
+def _quarters(train: list[float]) -> list[list[float]]:
+    n = len(train)
+    return [train[k * n // 4 : (k + 1) * n // 4] for k in range(4)]
+
+
+def _steps(losses: Sequence[float]) -> list[float]:
+    return [abs(b - a) for a, b in pairwise(losses)]
+
+
+def _doubt(train: list[float]) -> float:
+    """Twice the standard error of a difference of two quarters' medians (1.2533 that of a mean), if nothing but noise lies between them."""
+    noise = 1.4826 / math.sqrt(2) * median(_steps(train))
+    return 2 * 1.2533 * noise * math.sqrt(2 / (len(train) / 4))

@@ -17,15 +17,16 @@ from stages.common.schema import LLM
 from stages.common.text import plain, visible
 from stages.judge import prompt
 from stages.judge.causes import causes
+from stages.judge.inputs import logs
 from stages.judge.leaks import Guard
 from stages.judge.opinion import LONGEST, schema
 from stages.judge.ours import ours, place
+from stages.judge.public import SECTIONS
 from stages.judge.words import environment
 
 SEES_NO_TEST = ("fetch_model", "train", "eval_val", "judge")
 """Stages of which more than the class and the error may be told: no other may pass on what it logged, since it saw test items."""
 UNKNOWN = "UNKNOWN"
-LOGS = Path(".pawl/logs")
 LABELS = ("CONFIG", "OOM", "DATA", "ENV", UNKNOWN)
 LIKELY = ("format of the data", "missing file", "value", "network", "lost processes", "incompatible settings")
 """Causes that a killed or stopped process may name only because it was stopped."""
@@ -58,7 +59,7 @@ def _by_text(texts: list[str]) -> dict[str, str] | None:
 def _by_place(record: dict[str, Any]) -> dict[str, str] | None:
     """From what the stage says is to be corrected, where its message says nothing that is known: a parameter, or a file of rows."""
     where, error = str(record.get("where") or ""), str(record.get("error") or "")
-    if re.match(rf"(?:{'|'.join(prompt.SECTIONS)}|judge|agent|experiment|tracking)\.\w|conf/|params\.yaml", where):
+    if re.match(rf"(?:{'|'.join(SECTIONS)}|judge|agent|experiment|tracking)\.\w|conf/|params\.yaml", where):
         return _found("CONFIG", "value", "The stage refuses a parameter.", "Correct the key that the stage names.", error)
     if re.search(r"\.(?:jsonl?|csv|tsv|parquet|txt)\b", where.partition("\n")[0]):
         return _found(
@@ -127,12 +128,6 @@ def shareable(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "traceback": "", "tail": "", **kept}
 
 
-def logs(stage: str, root: Path = ROOT) -> list[str]:
-    """The logs of a stage that are there, by their path in the working tree."""
-    found = sorted((root / LOGS).glob(f"*{stage}*.log"))
-    return [str(path.relative_to(root)) for path in found if path.stat().st_size]
-
-
 def explain(record: dict[str, Any], hypothesis: str, root: Path = ROOT) -> dict[str, Any]:
     """The failure verdict by rule: "Error Type", "Code Summary", "Reason" and "Decision", which is no.
 
@@ -145,7 +140,7 @@ def explain(record: dict[str, Any], hypothesis: str, root: Path = ROOT) -> dict[
     evidence = f" ({found['evidence'].rstrip('.')})" if found["evidence"] and open_stage else ""
     where = f" at {shown['where'].splitlines()[0][:200]}" if (shown.get("where") or "").strip() else ""
     kind = found["label"] if found["label"] == UNKNOWN else f"{found['label']}, {found['kind']}"
-    there = logs(str(record["stage"]), root)
+    there = logs(root, str(record["stage"]))
     log = f" The whole log: {', '.join(there)}." if there else ""
     words = {
         "Error Type": found["label"],

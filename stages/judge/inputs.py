@@ -23,6 +23,7 @@ from stages.judge.pairing import COLUMNS, as_table
 SPLIT = "val"
 ITEMS = Path("data/benchmark") / SPLIT
 FAILURES = Path(".pawl/failure")
+LOGS = Path(".pawl/logs")
 OPTIONAL = {"repeat": 0, "fingerprint": ""}
 """Columns that older rows lack, and what they mean then."""
 LIMITS = {"score": 1, "prompt_tokens": LARGEST_COUNT, "output_tokens": LARGEST_COUNT, "repeat": LARGEST_COUNT}
@@ -206,6 +207,21 @@ def read_former(root: Path, incumbent: str) -> dict[str, Any]:
         told = next(iter(str(error).splitlines()), type(error).__name__)[:200]
         fix = "restore it from Git: a finished experiment is never written again"
         raise PawlError(f"the incumbent's parameters cannot be read: {told}", where=str(path), fix=fix) from None
+
+
+def read_made(root: Path, incumbent: str) -> Any:
+    """What the incumbent was made of besides its parameters, as its verdict records it (see `stages.judge.made`); [] of the baseline."""
+    path = root / incumbent / "judge.json"
+    if not path.exists():
+        return []
+    verdict = read_json(_validation_only(path))
+    return verdict.get("made_of") if isinstance(verdict, dict) else None
+
+
+def logs(root: Path, stage: str) -> list[str]:
+    """The logs of a stage that are there, by their path in the working tree; they are named, not read."""
+    found = sorted((root / LOGS).glob(f"*{stage}*.log"))
+    return [str(path.relative_to(root)) for path in found if path.stat().st_size]
 
 
 def read_failure(root: Path, since: float) -> dict[str, Any] | None:

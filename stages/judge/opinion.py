@@ -43,7 +43,7 @@ def opine(
         output_tokens, cost}; leaks count sentences: found in the first reply, cut from the last one.
     """
     items = read_items(root)
-    samples = draw(inputs.candidate.rows, items, judge.max_error_samples, judge.seed)
+    samples = draw(inputs.candidate.rows, items, judge.max_error_samples, judge.seed, prompt.thinks(settings))
     former = read_former(root, verdict["experiment"]["incumbent"])
     asked = prompt.experiment(verdict, known, inputs, settings, former, samples)
     public = prompt.experiment(verdict, known, inputs, settings, former, [])

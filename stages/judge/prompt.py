@@ -5,18 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict
 from typing import Any
 
 from stages.common.files import ROOT, flatten
 from stages.common.text import plain
 from stages.judge.inputs import Inputs
+from stages.judge.public import anonymous, public
 from stages.judge.words import BENCHMARK, IMPLEMENTATION, environment
 
 PROMPTS = ROOT / "prompts" / "judge"
-SECTIONS = ("model", "data", "benchmark", "train", "launcher", "engine", "evaluate")
 FIRST_AND_LAST = 30
-"""Losses shown of each end of a history of more than twice as many."""
+"""Training losses shown of each end of a history of more than twice as many; evaluation losses are all shown."""
 SEEN_ALIKE = ("name", "seed", "licence", "sha256")
 """Last parts of the keys in which a difference from the incumbent changes nothing that is learnt."""
 
@@ -32,9 +31,9 @@ def experiment(
         samples: wrong answers (see `stages.judge.samples.draw`).
     """
     incumbent = str(verdict["experiment"]["incumbent"])
-    losses = [[loss.step, loss.split, loss.loss] for loss in inputs.losses]
-    left_out = max(0, len(losses) - 2 * FIRST_AND_LAST)
-    shown = [*losses[:FIRST_AND_LAST], *losses[-FIRST_AND_LAST:]] if left_out else losses
+    train = [[loss.step, loss.epoch, loss.loss] for loss in inputs.losses if loss.split == "train"]
+    left_out = max(0, len(train) - 2 * FIRST_AND_LAST)
+    shown = [*train[:FIRST_AND_LAST], *train[-FIRST_AND_LAST:]] if left_out else train
     context = {
         **about(settings, verdict["experiment"]),
         "incumbent": plain(incumbent, 120),
@@ -43,11 +42,14 @@ def experiment(
         "implementation_label": IMPLEMENTATION,
         "think": thinks(settings),
         "former": bool(former),
-        "diff": differences(former, settings) if former else [],
+        "diff": known["changes"],
         "metrics": _short({name: value for name, value in inputs.training.items() if isinstance(value, int | float)}),
         "run_time": f"{inputs.training['runtime_s']:,.0f} s" if inputs.training.get("runtime_s") else "for a time that was not recorded",
         "losses": _short(shown),
         "left_out": left_out,
+        "held_out": _short([[loss.step, loss.epoch, loss.loss] for loss in inputs.losses if loss.split == "eval"]),
+        "data": _short(statistics(inputs.data)),
+        "templates": generation_prompts(settings),
         "scores": _short(_scores(known)),
         "outcome": verdict["outcome"],
         "why": known["why"],
@@ -63,7 +65,9 @@ def experiment(
 
 def failure(record: dict[str, Any], by_rule: dict[str, str], settings: dict[str, Any], about_it: dict[str, Any]) -> list[dict[str, str]]:
     """The messages about a failed stage."""
-    context = {**about(settings, about_it), "failure": record, "by_rule": by_rule, "fence": fence(record)}
+    told = {name: anonymous(value) if isinstance(value, str) else value for name, value in record.items()}
+    rule = {name: anonymous(value) for name, value in by_rule.items()}
+    context = {**about(settings, about_it), "failure": told, "by_rule": rule, "fence": fence(told)}
     return messages("failure", context)
 
 
@@ -87,19 +91,55 @@ def about(settings: dict[str, Any], experiment_: dict[str, Any]) -> dict[str, An
         f"{plain(', '.join(tasks), 400)} (scored by {plain(evaluator, 80)}), through the same engine and settings as its incumbent. "
         "A candidate replaces the incumbent where paired evidence from validation items shows it to be better."
     )
+    evaluate = settings.get("evaluate", {})
     task = f"Experiment {plain(experiment_['name'], 120)}: raise accuracy on {plain(', '.join(tasks), 400)} without losing any of them."
-    return {"scenario": scenario, "hypothesis": plain(experiment_["hypothesis"], 2000), "task": task, "settings": settings}
+    limits = {name: evaluate[name] for name in ("max_output_tokens", "temperature") if name in evaluate}
+    described = {"tasks": settings.get("benchmark", {}).get("tasks", {}), "answers": limits}
+    return {
+        "scenario": scenario, "hypothesis": plain(experiment_["hypothesis"], 2000), "task": task, "described": public(described),
+        "settings": public(settings),
+    }  # fmt: skip
 
 
-def thinks(settings: dict[str, Any]) -> bool:
-    """Whether training put <think> tags before the answers."""
-    return bool(settings.get("data", {}).get("think_tags"))
+def thinks(settings: dict[str, Any]) -> tuple[str, str]:
+    """The tags around what the candidate thinks aloud, which the evaluation takes off; empty where it does not think."""
+    evaluate = settings.get("evaluate", {})
+    if evaluate.get("think_close"):
+        return str(evaluate.get("think_open", "")), str(evaluate["think_close"])
+    return ("<think>", "</think>") if settings.get("data", {}).get("think_tags") else ("", "")
+
+
+def statistics(data: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of the training data: never its hits or examples, which may quote the benchmark."""
+    sources = {plain(name, 80): _numbers(part) for name, part in data.get("sources", {}).items() if isinstance(part, dict)}
+    removed = data.get("filters")
+    filters = (
+        {plain(each.get("filter"), 40): _numbers(each) for each in removed if isinstance(each, dict)} if isinstance(removed, list) else {}
+    )
+    tokens = data.get("tokens")
+    return {**_numbers(data), "tokens": _numbers(tokens) if isinstance(tokens, dict) else {}, "sources": sources, "filters": filters}
+
+
+def _numbers(report: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in report.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+
+
+def generation_prompts(settings: dict[str, Any]) -> dict[str, str]:
+    """The templates that a teacher was asked with, by name; none where no source has a recipe."""
+    recipes = {source.get("recipe") for source in settings.get("data", {}).get("sources", {}).values() if isinstance(source, dict)} - {
+        "",
+        None,
+    }
+    names = sorted({*recipes, "answer"}) if recipes else []
+    folder = environment(ROOT / "prompts" / "generate_data")
+    known = set(folder.list_templates())
+    return {name: folder.loader.get_source(folder, f"{name}.j2")[0] for name in names if f"{name}.j2" in known}
 
 
 def differences(former: dict[str, Any], settings: dict[str, Any]) -> list[str]:
     """What changed since the incumbent, one 'key: old -> new' each."""
-    before = flatten({name: former.get(name, {}) for name in settings})
-    after = flatten(settings)
+    before = flatten(public({name: former.get(name, {}) for name in settings}))
+    after = flatten(public(settings))
     keys = sorted(
         key for key in before.keys() | after.keys() if before.get(key) != after.get(key) and key.rpartition(".")[2] not in SEEN_ALIKE
     )
@@ -125,12 +165,3 @@ def _short(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.4g}") if math.isfinite(value) else str(value)
     return value
-
-
-def public_settings(params: Any) -> dict[str, Any]:
-    """Sections of the parameters as plain values, without what only tells where a server is."""
-    shown = {name: asdict(getattr(params, name)) for name in SECTIONS if hasattr(params, name)}
-    for key in ("base_url", "api_key_env"):
-        shown.get("engine", {}).pop(key, None)
-    shown.get("data", {}).pop("llm", None)
-    return shown

@@ -15,6 +15,8 @@ KINDS = ("content", "format", "truncated", "empty")
 """content: wrong in any form; format: right, in a form that does not count; truncated: cut off at the output limit; empty: nothing said."""
 QUESTION, OUTPUT = 1000, 500
 """Characters of a question and of an output that are shown; what is longer is cut, and marked as cut."""
+HEAD = 150
+"""Of a longer output, so many are its beginning; the others are its end, where the answer is."""
 
 
 def kinds(rows: pa.Table) -> Any:
@@ -39,12 +41,17 @@ def tally(candidate: pa.Table, incumbent: pa.Table) -> dict[str, dict[str, Any]]
     return found
 
 
-def draw(rows: pa.Table, items: dict[str, dict[str, str]], count: int, seed: int) -> list[dict[str, Any]]:
+def draw(
+    rows: pa.Table, items: dict[str, dict[str, str]], count: int, seed: int, think: tuple[str, str] = ("", "")
+) -> list[dict[str, Any]]:
     """At most `count` wrong answers with their questions, as evenly as can be from each benchmark and kind of error.
+
+    Args:
+        think: the tags around what the candidate thinks aloud, which is left out; empty where it does not.
 
     Returns:
         one {benchmark, kind, question, expected, output} each, and what was cut as {question_cut, output_cut}: "the first 1000 of 1234
-        characters". An item of which no text is known is left out.
+        characters", and {thinking}: how much was left out. An item of which no text is known is left out.
     """
     kind = kinds(rows)
     groups: dict[tuple[str, int], list[int]] = {}
@@ -60,16 +67,32 @@ def draw(rows: pa.Table, items: dict[str, dict[str, str]], count: int, seed: int
         for queue in queues:
             if queue and len(chosen) < count:
                 chosen.append(queue.pop())
-    return [_sample(rows, index, KINDS[kind[index]], items[item[index]]) for index in chosen]
+    return [_sample(rows, index, KINDS[kind[index]], items[item[index]], think) for index in chosen]
 
 
-def _sample(rows: pa.Table, index: int, kind: str, item: dict[str, str]) -> dict[str, Any]:
-    question, output = item["question"], str(rows["prediction"][index].as_py())
+def _sample(rows: pa.Table, index: int, kind: str, item: dict[str, str], think: tuple[str, str]) -> dict[str, Any]:
+    question, (thought, output) = item["question"], without_thoughts(str(rows["prediction"][index].as_py()), think)
     sample = {
         "benchmark": item["benchmark"], "kind": kind, "question": question[:QUESTION], "expected": item["answer"][:OUTPUT],
-        "output": output[:OUTPUT],
+        "output": output,
     }  # fmt: skip
-    for name, text, limit in (("question", question, QUESTION), ("expected", item["answer"], OUTPUT), ("output", output, OUTPUT)):
+    for name, text, limit in (("question", question, QUESTION), ("expected", item["answer"], OUTPUT)):
         if len(text) > limit:
             sample[f"{name}_cut"] = f"the first {limit} of {len(text)} characters"
+    if len(output) > OUTPUT:
+        sample["output"] = f"{output[:HEAD]} [...] {output[HEAD - OUTPUT :]}"
+        sample["output_cut"] = f"the first {HEAD} and the last {OUTPUT - HEAD} of {len(output)} characters"
+    if thought:
+        sample["thinking"] = thought
     return sample
+
+
+def without_thoughts(reply: str, think: tuple[str, str]) -> tuple[str, str]:
+    """How much of a reply is thinking, in words, and what follows it; of a thought that never ends its own end is shown."""
+    begin, end = think
+    if end and end in reply:
+        before, _, answer = reply.rpartition(end)
+        return f"{len(before)} characters before {end} are left out", answer.strip()
+    if begin and reply.lstrip().startswith(begin):
+        return f"it never ends: no {end} in {len(reply)} characters, so there is no answer", reply
+    return "", reply

@@ -14,12 +14,12 @@ from stages.common.files import write_json, write_text
 from stages.common.redaction import redacted
 from stages.common.schema import Experiment, Judge
 from stages.common.text import plain
-from stages.judge import curve, failure, guards, opinion, words
+from stages.judge import curve, failure, guards, made, opinion, prompt, words
 from stages.judge.evidence import Rule, evidence
-from stages.judge.inputs import Inputs, read_failure, read_inputs, read_items
+from stages.judge.inputs import Inputs, read_failure, read_former, read_inputs, read_items
 from stages.judge.leaks import Guard
 from stages.judge.pairing import pair
-from stages.judge.prompt import SECTIONS, public_settings
+from stages.judge.public import SECTIONS, public_settings
 from stages.judge.samples import tally
 
 RULES = 4
@@ -42,10 +42,14 @@ def judge_reports(
     """
     inputs = read_inputs(root, experiment.incumbent)
     verdict = verdict_on(inputs, judge, experiment, max_contamination, [root, *more_roots])
-    known = words.facts(verdict, inputs)
+    verdict["made_of"], settings = made.made_of(root, inputs), settings or {}
+    former = read_former(root, experiment.incumbent)
+    changes = prompt.differences(former, settings) if former else []
+    changes += made.changed(root, experiment.incumbent, verdict["made_of"])
+    known = words.facts(verdict, inputs, settings, changes)
     verdict["words"], verdict["words_by"], verdict["opinion"] = words.put_into_words(known), "rules", None
     if judge.kind == "llm":
-        said = opinion.opine(root, judge, verdict, known, inputs, settings or {})
+        said = opinion.opine(root, judge, verdict, known, inputs, settings)
         verdict["opinion"] = {name: value for name, value in said.items() if name != "words"}
         if said["words"]:
             verdict["words"], verdict["words_by"] = said["words"], "llm"

@@ -10,18 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.files import ROOT
-from stages.common.text import markdown, plain
+from stages.common.text import markdown, plain, readable
 from stages.judge.guards import QUALITY
 from stages.judge.inputs import Inputs, figure
 
 FIELDS = {"Code Summary": "code_summary", "Reason": "reason", "Decision": "decision"}
 BENCHMARK, IMPLEMENTATION = "[Benchmark Performance Issue]", "[Implementation Quality Issue]"
+KINDS = {"lora": "LoRA", "oft": "OFT", "full": "all weights", "freeze": "some layers"}
+STAGES = {
+    "sft": "supervised fine-tuning", "pt": "continued pretraining", "dpo": "preference tuning", "kto": "preference tuning (KTO)",
+    "rm": "reward modelling",
+}  # fmt: skip
 FORM_SHARE = 0.5
 """A strict gain of which at least this share is missing from the lenient score is called mostly form."""
 
 
-def facts(verdict: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
-    """What the templates may say, from the verdict without its words (see `stages.judge`) and the reports."""
+def facts(verdict: dict[str, Any], inputs: Inputs, settings: dict[str, Any], changes: list[str]) -> dict[str, Any]:
+    """What the templates may say, from the verdict without its words (see `stages.judge`), the reports, settings and changes."""
     found = verdict["evidence"]
     failed = [guard for guard in verdict["guards"] if not guard["passed"]]
     decisive = found["benchmarks"][found["primary"]] if found["primary"] else found["pooled"]
@@ -40,12 +45,25 @@ def facts(verdict: dict[str, Any], inputs: Inputs) -> dict[str, Any]:
         "vetoes": [plain(guard["detail"], 400) for guard in failed],
         "veto_names": [guard["guard"] for guard in failed],
         "form": form_share(found["pooled"]),
+        "cut_off": verdict["truncated"]["candidate"],
+        "method": method(settings.get("train", {})),
+        "changes": changes,
         "errors": verdict["errors"],
         "curve": verdict["curve"],
         "train": _training(inputs.training),
         "data": _data(inputs.data),
     }
     return {**known, "label": label(known), "next": next_component(known)}
+
+
+def method(train: dict[str, Any]) -> str:
+    """How it was trained, in a few words: 'LoRA (rank 16) and supervised fine-tuning, learning rate 0.001'; empty where it is not told."""
+    kind, stage = train.get("finetuning_type"), train.get("stage")
+    if not kind or not stage:
+        return ""
+    rank = f" (rank {train['lora_rank']})" if kind == "lora" and train.get("lora_rank") else ""
+    rate = f", learning rate {train['learning_rate']:g}" if isinstance(train.get("learning_rate"), int | float) else ""
+    return f"{KINDS.get(kind, plain(kind, 20))}{rank} and {STAGES.get(stage, plain(stage, 20))}{rate}"
 
 
 def label(known: dict[str, Any]) -> str:
@@ -126,7 +144,7 @@ def environment(folder: Path) -> Any:
         autoescape=False, keep_trailing_newline=True,
     )  # fmt: skip
     made.filters |= {"points": points, "signed": signed, "amount": amount, "percent": percent, "p": p_value}
-    made.filters |= {"md": markdown, "count": lambda number: f"{number:,}"}
+    made.filters |= {"md": markdown, "count": lambda number: f"{number:,}", "of": of, "json": readable}
     return made
 
 
@@ -137,6 +155,12 @@ def points(value: float) -> str:
 
 def signed(value: float) -> str:
     return f"{round(100 * value, 1) + 0.0:+.1f}"  # adding zero: never "-0.0"
+
+
+def of(number: float, thing: str) -> str:
+    """A number with its thing: '1 epoch', '2.5 epochs', '1,300 rows'."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:.3g}"
+    return f"{shown} {thing}{'' if shown == '1' else 's'}"
 
 
 def amount(value: float) -> str:

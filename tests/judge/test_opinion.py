@@ -219,6 +219,111 @@ def test_a_long_loss_history_is_its_two_ends_and_says_so(run):
     assert "left out" not in user and '"nan"' in user
 
 
+def test_every_loss_on_held_out_rows_is_shown_and_epochs_with_it(run):
+    write_losses(run / "reports/loss.csv", [3 - k / 200 for k in range(400)], [2.5 - k / 10 for k in range(8)])
+    _, user = rendered(run)
+    train, held_out = (json.loads(found) for found in re.findall(r"^\[\[.*\]\]$", user, re.M)[:2])
+    assert len(train) == 60 and len(held_out) == 8 and "the 340 between them are left out" in user
+    assert train[0] == [5, 0.0025, 3.0] and held_out[-1] == [160, 1.0, 1.8] and held_out[0][1] == 0.125
+
+
+THINKS = {"evaluate": {"think_open": "<think>", "think_close": "</think>"}}
+
+
+def with_wrong_replies(run, text):
+    rows = [row.__class__(**{**row.__dict__, "prediction": text}) if not row.correct else row for row in make_rows(0.7, seed=2)]
+    write_side(run / "reports/eval_val", rows, adapter="a" * 64)
+
+
+def test_of_a_model_that_thinks_the_answers_end_is_shown_and_thinking_is_called_normal(run):
+    with_wrong_replies(run, f"<think>{'hmm, ' * 400}</think>{'so ' * 300}it is FORTY")
+    system, user = rendered(run, settings=THINKS)
+    assert "scores only what follows </think>" in " ".join(system.split()) and "no error" in system
+    shown = [json.loads(line) for line in user.splitlines() if line.startswith('{"benchmark": "')]
+    assert len(shown) == 6 and all("hmm" not in sample["output"] and sample["output"].endswith("FORTY") for sample in shown)
+    assert all("characters before </think> are left out" in sample["thinking"] for sample in shown)
+    unclosed = samples.without_thoughts("<think>on and on", ("<think>", "</think>"))
+    assert unclosed[1] == "<think>on and on" and "never ends" in unclosed[0]
+    assert samples.without_thoughts("plain", ("<think>", "</think>")) == ("", "plain")
+
+
+def test_texts_of_every_script_are_readable_in_the_prompt_and_end_no_line(run):
+    with_wrong_replies(run, "<b>你好</b> it's \u2028\u202e\x00 é")
+    _, user = rendered(run)
+    assert "<b>你好</b> it's" in user and "é" in user and "\\u003c" not in user and "\\u4f60" not in user
+    assert not {"\u2028", "\u202e", "\x00"} & set(user) and "\\u2028" in user
+
+
+def test_a_provider_is_told_no_address_host_user_or_key(run, monkeypatch):
+    monkeypatch.setenv("TEACHER_API_KEY", "swordfish-and-chips")
+    hidden = {
+        "data": {
+            "teacher": {"strong": {"base_url": "http://teacher.corp.example:8000/v1", "model": "big", "api_key_env": "TEACHER_API_KEY"}},
+            "sources": {"mine": {"path": "/home/alice/data/rows.jsonl", "note": "swordfish-and-chips", "recipe": "similar"}},
+        },
+        "engine": {"judge": {"base_url": "https://judge.corp.example/v1", "model": "j"}, "base_url": "http://10.1.2.3:8000/v1"},
+        "launcher": {"address": "ray-head.corp.example:6379"},
+        "train": {"lora_rank": 8},
+    }
+    write_side(run / "experiments/0003-x", make_rows(0.2, seed=1), adapter="b" * 64)
+    (run / "experiments/0003-x/params.yaml").write_text("engine: {base_url: 'http://old.corp.example/v1'}\ntrain: {lora_rank: 4}\n")
+    told = []
+    with FakeServer(answer=lambda body: told.append(body["messages"]) or reply()) as server:
+        llm = LLM(base_url=server.url, model="fake")
+        judge_run(run, Experiment(name="x", hypothesis="y", incumbent="experiments/0003-x"), kind="llm", llm=llm, settings=hidden)
+    sent = json.dumps(told)
+    for secret in ("corp.example", "10.1.2.3", "alice", "TEACHER_API_KEY", "swordfish", "base_url", "ray-head"):
+        assert secret not in sent, secret
+    assert "rows.jsonl" in sent and "big" in sent and "train.lora_rank: 4 -> 8" in sent
+
+
+def test_of_a_failure_a_provider_is_told_no_address_host_or_user():
+    from tests.judge.test_failure import record
+
+    tail = "at http://node7.corp.example:9/v1 and 10.0.0.8:22, /home/alice/secret/run.log, mail alice@corp.example, host: node7"
+    told = json.dumps(prompt.failure(record(tail=tail, error=tail), {"kind": "k", "why": "w"}, {}, {"name": "n", "hypothesis": "h"}))
+    assert not [word for word in ("corp.example", "10.0.0.8", "alice", "node7") if word in told] and "run.log" in told
+
+
+def test_the_prompt_holds_task_data_and_the_teachers_prompts_and_examples_of_insights(run):
+    settings = {
+        "data": {"sources": {"mine": {"recipe": "similar"}}},
+        "benchmark": {"tasks": {"chain_sum": {"kind": "procedural", "settings": {"max_terms": 2}}}},
+        "evaluate": {"max_output_tokens": 32},
+    }
+    system, user = rendered(run, settings=settings)
+    assert '"max_terms": 2' in user and '"max_output_tokens": 32' in user and '"contaminated": 21' in user and '"p90": 80' in user
+    template = (prompt.ROOT / "prompts/generate_data/similar.j2").read_text(encoding="utf-8")
+    assert json.dumps(template)[1:60] in user and "SECRET TEST" not in user
+    assert "Such an insight helps" in system and "Such a one leaks" in system
+
+
+@pytest.mark.parametrize("part", ["data/local", "prompts/generate_data", "template"])
+def test_a_change_of_a_file_or_a_template_alone_is_named_as_the_change(run, part):
+    for folder in ("data/local", "prompts/generate_data"):
+        (run / folder).mkdir(parents=True)
+        (run / folder / "a.txt").write_text("before")
+    judge_run(run, settings={})
+    kept, settings = run / "experiments/0003-x", {"train": {"lora_rank": 8}}
+    write_side(kept, make_rows(0.2, seed=1), adapter="b" * 64)
+    (kept / "judge.json").write_text((run / "reports/judge.json").read_text())
+    (kept / "params.yaml").write_text("train: {lora_rank: 8}\n")
+    if part == "template":
+        summary = read_json(run / "reports/eval_val/val.json")
+        summary["fingerprint"]["chat_template_sha256"] = "0" * 64
+        write_json(run / "reports/eval_val/val.json", summary)
+    else:
+        (run / part / "a.txt").write_text("after")
+    told = []
+    experiment = Experiment(name="x", hypothesis="y", incumbent="experiments/0003-x")
+    with FakeServer(answer=lambda body: told.append(body["messages"][1]["content"]) or reply()) as server:
+        judge_run(run, experiment, kind="llm", llm=LLM(base_url=server.url, model="fake"), settings=settings)
+        verdict = judge_run(run, experiment, settings=settings)
+    wanted = "chat template changed" if part == "template" else f"{part} changed"
+    assert "Nothing but seeds" not in told[0] and wanted in told[0] and wanted in verdict["words"]["Code Summary"]
+    assert len(verdict["made_of"]) == 4
+
+
 def test_the_difference_from_an_incumbent_with_parameters_is_shown(run):
     write_side(run / "experiments/0003-x", make_rows(0.2, seed=1), adapter="b" * 64)
     (run / "experiments/0003-x/params.yaml").write_text("train: {learning_rate: 0.5, seed: 3}\n")
@@ -243,7 +348,8 @@ def test_samples_are_cut_marked_seeded_and_of_every_kind():
     assert {sample["benchmark"] for sample in first} == {"chain_sum", "word_sequence_reversal"}
     assert {sample["kind"] for sample in first} == {"content", "format"}
     assert all(len(sample["question"]) == 1000 and sample["question_cut"] == "the first 1000 of 1200 characters" for sample in first)
-    assert any(sample.get("output_cut") == "the first 500 of 700 characters" and len(sample["output"]) == 500 for sample in first)
+    assert any(sample.get("output_cut") == "the first 150 and the last 350 of 700 characters" for sample in first)
+    assert all(len(sample["output"]) <= 510 for sample in first)
     assert samples.draw(as_table(rows), items, 0, 0) == [] and samples.draw(as_table(rows), {}, 5, 0) == []
 
 
