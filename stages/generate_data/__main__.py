@@ -50,7 +50,7 @@ def summarize(data: Data, filters: Filters, train: list[int], held_out: list[int
         "filters": [{"filter": name, **flow} for name, flow in filters.flow.items()],
         "tokens": quantiles(filters.spool.tokens[number] for number in train),
         "contamination": {"fraction": found / searched if searched else 0.0, "hits": filters.hit_list()},
-        "teacher": {tier: {"model": teacher.llm.model, **asdict(teacher.usage)} for tier, teacher in sorted(teachers.items())},
+        "teacher": {tier: {"model": teacher.llm.model, **teacher.usage.report()} for tier, teacher in sorted(teachers.items())},
         **({"remarks": remarks} if (remarks := filters.remarks()) else {}),
     }
 

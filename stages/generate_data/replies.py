@@ -14,10 +14,14 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
+from stages.common.completion import Reply, odd
 from stages.common.errors import PawlError
-from stages.common.llm import Asking, Reply
+from stages.common.llm import Asking
 
 _COLUMNS = "key BLOB PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, finish_reason TEXT"
+_ODD = (
+    "key BLOB PRIMARY KEY, odd TEXT NOT NULL"  # what is odd about a reply; a table of its own, which older code does not miss
+)
 _BATCH = 500  # replies in one statement; SQLite allows 32,766 parameters
 
 
@@ -45,6 +49,7 @@ class Replies:
             self._reader = self._open()
             with self._reader:
                 self._reader.execute(f"CREATE TABLE IF NOT EXISTS replies ({_COLUMNS}) WITHOUT ROWID")
+                self._reader.execute(f"CREATE TABLE IF NOT EXISTS odd ({_ODD}) WITHOUT ROWID")
         except sqlite3.Error as error:
             raise self._explain(error) from None
         self._writer = threading.Thread(target=self._write, name="replies", daemon=True)
@@ -66,11 +71,11 @@ class Replies:
             return found
         try:
             row = self._reader.execute(
-                "SELECT text, prompt_tokens, output_tokens, finish_reason FROM replies WHERE key = ?", (key,)
+                "SELECT text, prompt_tokens, output_tokens, finish_reason, odd FROM replies LEFT JOIN odd USING (key) WHERE key = ?", (key,)
             ).fetchone()
-        except sqlite3.Error as error:
+            return Reply(_decode(row[0]), row[1], row[2], _decode(row[3]), **odd(json.loads(row[4] or "{}"))) if row else None
+        except (sqlite3.Error, ValueError, TypeError) as error:
             raise self._explain(error) from None
-        return Reply(_decode(row[0]), row[1], row[2], _decode(row[3])) if row else None
 
     def put(self, key: bytes, reply: Reply) -> None:
         """Keep a reply. Raises PawlError where an earlier one could not be written: nothing more is paid for that would be lost."""
@@ -117,6 +122,8 @@ class Replies:
         ]
         with connection:
             connection.execute(f"INSERT OR REPLACE INTO replies VALUES {values}", flat)
+            told = [(key, json.dumps(oddities)) for key, reply in batch if (oddities := reply.oddities())]
+            connection.executemany("INSERT OR REPLACE INTO odd VALUES (?, ?)", told)
         for key, _ in batch:
             self._waiting.pop(key, None)
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -78,6 +78,25 @@ class Usage:
     prompt_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
+    odd: Counter[str] = field(default_factory=Counter)
+    """What is not as it should be about the replies, counted."""
+
+    def add(self, reply: Reply, llm: LLM) -> None:
+        self.requests += 1
+        self.prompt_tokens += reply.prompt_tokens
+        self.output_tokens += reply.output_tokens
+        self.cost = (self.prompt_tokens * llm.price_in + self.output_tokens * llm.price_out) / 1e6
+        self.odd.update(
+            told for told, holds in (
+                ("without text", reply.missing), ("with tokens that are estimated", reply.estimated),
+                (f"signed {reply.model}", reply.model), (f"asked without {', '.join(reply.not_sent)}", reply.not_sent),
+            ) if holds
+        )  # fmt: skip
+
+    def report(self) -> dict[str, Any]:
+        """As the stage's report has it; `odd` where there is something to say."""
+        told = {name: getattr(self, name) for name in ("requests", "prompt_tokens", "output_tokens", "cost")}
+        return told | ({"odd": dict(sorted(self.odd.items()))} if self.odd else {})
 
 
 @dataclass
@@ -179,10 +198,7 @@ class Teacher:
 
     def _count(self, result: Any) -> Reply | Refused:
         if isinstance(result, Reply):
-            self.usage.requests += 1
-            self.usage.prompt_tokens += result.prompt_tokens
-            self.usage.output_tokens += result.output_tokens
-            self.usage.cost = (self.usage.prompt_tokens * self.llm.price_in + self.usage.output_tokens * self.llm.price_out) / 1e6
+            self.usage.add(result, self.llm)
         return result
 
     async def _wait(self, head: _Slot) -> None:

@@ -14,7 +14,7 @@ from stages.generate_data.replies import Replies, key_of
 from stages.generate_data.teacher import Budget, Refused, Teacher
 from tests.fake_server import FakeServer
 
-FAULTS = ["429", "500", "hang", "cut", "shape", "html", "no_json", "no_usage", "null", "no_choices", "error_200"]
+FAULTS = ["429", "500", "hang", "cut", "shape", "html", "no_json", "nothing", "no_choices", "error_200", "drip"]
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +52,27 @@ def test_a_fault_costs_a_retry_and_never_a_row(fault: str, tmp_path: Path) -> No
     with FakeServer(fault=lambda number, body: fault if number % 10 == 3 else "", hang_s=1.5) as server:
         assert texts(ask(server, tmp_path, 20, timeout_s=0.5)) == WANTED[:20]
     assert server.requests > 20
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("no_usage", "with tokens that are estimated"), ("odd_usage", "with tokens that are estimated"), ("no_reason", ""),
+        ("reasoning", "without text"), ("other_model", "signed somebody-else"),
+    ],
+)  # fmt: skip
+def test_a_reply_that_was_paid_for_is_kept_whatever_is_odd_about_it_and_the_report_says_so(fault: str, told: str, tmp_path: Path) -> None:
+    reports = []
+    with FakeServer(fault=lambda number, body: fault if number == 3 else "") as server:
+        for _ in range(2):
+            settings = LLM(base_url=server.url, model="fake", concurrency=1, timeout_s=1.0, price_out=1e6)
+            with Replies(tmp_path / "r.sqlite") as replies, Teacher(settings, replies, Budget()) as teacher:
+                results = list(teacher.answers(requests(5)))
+                reports.append(teacher.usage.report())
+            assert all(isinstance(reply, Reply) for _, reply in results)
+    assert server.requests == 5, "nothing is paid for twice"
+    assert reports[0] == reports[1] and reports[0]["requests"] == 5 and reports[0]["cost"] >= 14
+    assert reports[0].get("odd", {}) == ({told: 1} if told else {})
 
 
 def test_what_stays_failed_stops_the_rest_and_keeps_what_was_answered(tmp_path: Path) -> None:
