@@ -6,6 +6,8 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from agent.history import as_json, fit, read_history, tree
 from stages.common.errors import PawlError
@@ -34,21 +36,38 @@ def history(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> None:
     from agent import loop
 
-    loop.start(
-        args.policy,
-        {"trials": args.trials, "hours": args.hours, "llm_cost": args.llm_cost, "gpu_hours": args.gpu_hours, "plateau": args.plateau},
-    )
+    limits = {"trials": args.trials, "hours": args.hours, "llm_cost": args.llm_cost, "gpu_hours": args.gpu_hours, "plateau": args.plateau}
+    with _stopped():
+        loop.start(args.policy, limits)
 
 
 def resume(args: argparse.Namespace) -> None:
     from agent import loop
 
-    loop.resume()
+    with _stopped():
+        loop.resume()
+
+
+@contextmanager
+def _stopped() -> Iterator[None]:
+    """Ctrl-C or its like during a run: what lies in the tree, and how to go on."""
+    from agent.progress import read_run
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        run = read_run()
+        if run is None or run.ended:
+            raise
+        about = f"{run.folder} stays planned, and its changes stay in the tree" if run.folder else "between two experiments"
+        print(f"\nagent: stopped: {about}", file=sys.stderr)
+        print("  go on:   python -m agent resume\n  give up: python -m agent restore", file=sys.stderr)
+        sys.exit(130)
 
 
 def try_one(args: argparse.Namespace) -> None:
     from agent import execution, preflight, settings, trial, workspace
-    from agent.progress import Progress, say
+    from agent.progress import Progress
 
     with stage_lock("agent", record_failure=False):
         commit = workspace.require_ready()
@@ -63,8 +82,6 @@ def try_one(args: argparse.Namespace) -> None:
             execution.tell(trial.starting_point(commit, reason))
             commit = workspace.head()
         record, cause = execution.run(trial.plan(args.overrides, hypothesis, args.name, commit), Progress())
-        if isinstance(cause, KeyboardInterrupt):
-            say(f"agent: {record.folder} CRASHED ({record.reason}); the tree is back at HEAD")
         if cause:
             raise cause
         execution.tell(record)

@@ -26,6 +26,7 @@ _SEES_NO_TEST = ("fetch_model", "train", "eval_val", "judge")
 """Stages whose error message may go into a record; the others read test items (generate_data to keep them out) or test results."""
 BASELINE = "reports/baseline"
 INTERRUPTED = "interrupted"
+"""The reason in older records of a try that was stopped."""
 
 
 class StageFailed(PawlError):
@@ -39,7 +40,7 @@ def run(
 
     Args:
         papers: writes what belongs into its folder beside the record.
-        resumable: Ctrl-C leaves it planned, for `resume`, instead of recording a crash.
+        resumable: Ctrl-C leaves it planned, for `resume`; else the tree goes back to HEAD and nothing is recorded.
         hours_left: of the budget; 0: no limit but agent.timeout_h.
     """
     say(f"agent: {record.folder}: {history.changes(record)}, against {record.incumbent}")
@@ -71,6 +72,11 @@ def run(
                 progress.close()
                 raise
             shield()
+            if isinstance(error, KeyboardInterrupt):  # stopped by a person: it found nothing out, so there is nothing to record
+                progress.close()
+                _require_same_head(record)
+                workspace.put_back()
+                raise
             _require_same_head(record)  # else it stays planned, for `restore`: that commit is not ours to write upon
             progress.enter("recording", record.folder)
             seconds = before + time.monotonic() - begun
@@ -141,8 +147,6 @@ def explained(record: Record, since: float) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
     return plain(redact(error.what if isinstance(error, PawlError) else f"{type(error).__name__}: {error}"), 300)
 
 

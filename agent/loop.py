@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from agent import account, execution, experiment, history, planner, policy_llm, settings, trial, workspace
+from agent.audit import audit
 from agent.history import Record, number
 from agent.progress import Progress, Run, clock, read_run, say
 from stages.common.config import read_params
@@ -116,7 +117,7 @@ def _go(run: Run) -> None:
         run.silent = run.silent + 1 if plan.silent else 0
         if run.silent >= SILENT:
             return _end(progress, f"the language model did not answer {run.silent} times in a row: {plan.silent}", records)
-        if path := planner.audit(plan, agent.seed):
+        if path := audit(plan.proposal, agent.seed):
             say(f"agent: for you to read: {path}; facts that are wrong there no parameter mends")
         for line in planner.standing(plan):
             say(line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -13,16 +12,13 @@ from agent.gates import Known, Refusal
 from agent.history import Record
 from agent.knowledge import FIRST_LINE, Knowledge, Question
 from agent.knowledge_library import open_library
-from agent.progress import FOLDER, say
+from agent.progress import say
 from agent.proposal import Option, Proposal
 from stages.common.config import read_params
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, read_jsonl, write_json, write_text
+from stages.common.files import write_json, write_text
 from stages.common.schema import Agent
 from stages.common.text import markdown, plain
-
-AUDITED = 50
-"""Training rows that a person gets to read where facts are reported to be wrong."""
 
 
 @dataclass
@@ -55,10 +51,11 @@ def survey(agent: Agent, records: Sequence[Record], hours_left: float, *, reads:
     params = settings.require_composed()
     there = situation.observe(params, records)
     past = situation.tried(params, records)
+    compared = situation.comparable(params, records)
     keys = [DOCUMENTED.get(key, key) for key in agent.space if key in params]
     if reads:
         problem = _problem(agent.reported)
-        tried = "\n".join(situation.in_words(record) for record in records[-10:])
+        tried = "\n".join(situation.in_words(record) for record in compared[-10:])
         found = knowledge.gather(
             agent, status=there.text[:3000], tried=tried, questions=_questions(there, params, problem), keys=keys,
             repository=repository(agent, params), problem=problem,
@@ -69,7 +66,7 @@ def survey(agent: Agent, records: Sequence[Record], hours_left: float, *, reads:
             "none" if library is None else "library", [] if library is None else knowledge.from_library(library, [], keys, agent.passages)
         )
     library = open_library()
-    found.passages += situation.passages(there, records)
+    found.passages += situation.passages(there, compared)
     composer = _Composer(records)
     known = Known(
         params=params, sources=found.sources, situation=there, agent=agent, mode=found.mode, angles=found.angles, tried=past,
@@ -151,7 +148,7 @@ def plan(
         told(f"agent: {FIRST_LINE[found.mode]}")
         for failure in found.failures:
             told(f"agent: not read: {plain(failure, 200)}")
-        asking = policy_llm.begin(known, found, records, run, number)
+        asking = policy_llm.begin(known, found, situation.comparable(known.params, records), run, number)
         for count in range(1, agent.max_revisions + 2):
             try:
                 proposal, reply = policy_llm.ask(asking)
@@ -261,17 +258,3 @@ def standing(plan: Plan) -> list[str]:
     options = plan.proposal.options if plan.proposal else ()
     first = [option for option in options if not option.changes and option.kind in ("data_quality", "model_variant")]
     return [f"agent: option 0, for you: {option.name}: {plain(citations.without_tags(option.why), 300)}" for option in first]
-
-
-def audit(plan: Plan, seed: int) -> str:
-    """Where a person has to look at the data first: a seeded sample of training rows, and where it lies; "" where there are none."""
-    rows = list(read_jsonl(ROOT / "data/train/train.jsonl")) if (ROOT / "data/train/train.jsonl").exists() else []
-    asked = plan.proposal and any(option.kind == "data_quality" and not option.changes for option in plan.proposal.options)
-    if not asked or not rows:
-        return ""
-    picked = random.Random(seed).sample(rows, min(AUDITED, len(rows)))
-    said = [row.get("text") or " / ".join(str(part.get("content", "")) for part in row.get("messages", [])) for row in picked]
-    lines = [f"- {markdown(text, 600)}" for text in said]
-    path = FOLDER / "audit.md"
-    write_text(path, f"# {len(picked)} of {len(rows)} training rows, to be read\n\n" + "\n".join(lines) + "\n")
-    return str(path.relative_to(ROOT))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,20 @@ def hardware() -> str:
     """The GPUs by name, else the cores."""
     found = [card.name for card in cards()]
     return f"{len(found)} x {found[0]}" if found else f"{os.cpu_count() or 1} CPU cores"
+
+
+def comparable(params: dict[str, Any], records: Sequence[Record]) -> list[Record]:
+    """The experiments that the present evaluation settings and items measured: figures of others tell nothing beside them."""
+    ruler, same, found = settings.ruler(params), dict[str, bool](), []
+    for record in records:
+        if record.parent in same:
+            same[record.folder] = same[record.parent]
+        else:
+            with suppress(PawlError):  # without its parameters nobody knows what measured it
+                same[record.folder] = settings.ruler(trial.params_of(record)) == ruler
+        if same.get(record.folder):
+            found.append(record)
+    return found
 
 
 def tried(params: dict[str, Any], records: Sequence[Record]) -> list[Tried]:

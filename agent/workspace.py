@@ -18,6 +18,7 @@ from ruamel.yaml.error import YAMLError
 
 from agent import orphans
 from agent.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, LESSONS, LOOKS, Record, read_record
+from agent.progress import read_run
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.process import dvc_processes, forget_dead_dvc, locked, run, tail
@@ -87,7 +88,11 @@ def require_ready() -> str:
     require_idle()
     if left := unfinished():
         where = f"experiments/{', '.join(path.name for path in left)}"
-        raise PawlError("an experiment was cut short, or could not be committed", where=where, fix="python -m agent restore")
+        run = read_run()
+        fix = "python -m agent restore"
+        if run and not run.ended:
+            fix = f"python -m agent resume, to go on with the run {run.id}; or give it up: {fix}"
+        raise PawlError("an experiment was cut short, or could not be committed", where=where, fix=fix)
     if dirty := [path for path in changed() if path not in (_LOOKS, PAGE)]:  # a look stays looked at: committed with the next record
         where = ", ".join(plain(path, 80) for path in dirty[:5]) + (f" and {len(dirty) - 5} more" if len(dirty) > 5 else "")
         raise PawlError(

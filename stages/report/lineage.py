@@ -39,12 +39,17 @@ def read_experiments(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
         elif record["status"] != "PLANNED":
             cards.append(_card(path, record))
     cards.sort(key=lambda card: (card["number"], card["folder"]))
-    _mark_champion(cards)
+    _pass_on_measures(cards)
+    _mark_champion(comparable(cards))
+    _set_depths(cards)
     return cards, broken
 
 
 def _card(path: Path, record: dict[str, Any]) -> dict[str, Any]:
     words, evidence = _dict(_json(path / "judge.json").get("words")), _dict(record.get("evidence"))
+    if record.get("words"):  # of a crash, which has no verdict
+        words = {**words, "Explained": record["words"]}
+    measured = _json(path / "val.json")
     figures = {key: number(evidence.get(key)) for key in ("n", "accuracy", "incumbent_accuracy", "difference", "low", "high", "p")}
     changes = record.get("changes")
     spent = {key: record[key] for key in ("cost", "tokens", "account", "usage") if record.get(key)}
@@ -57,12 +62,25 @@ def _card(path: Path, record: dict[str, Any]) -> dict[str, Any]:
         "duration_s": number(record.get("duration_s")), "finished_at": plain(record.get("finished_at") or "", 40),
         "spent": {name: value for name, value in flatten(spent).items() if number(value) is not None},
         "parts": {str(name): _dict(part) for name, part in _dict(evidence.get("benchmarks")).items()},
+        "measure": "" if not measured else json.dumps([measured.get("items_sha256"), measured.get("settings")], sort_keys=True),
         **figures, "champion": False, "on_path": False, "depth": 0,
     }  # fmt: skip
 
 
+def comparable(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The experiments measured as the newest one was: on the same items, with the same settings. One scale for others would mislead."""
+    return [card for card in cards if card["measure"] == cards[-1]["measure"]] if cards else []
+
+
+def _pass_on_measures(cards: list[dict[str, Any]]) -> None:
+    """An experiment without results was to be measured as the one that it started from."""
+    known: dict[str, str] = {}
+    for card in cards:
+        card["measure"] = known[card["folder"]] = card["measure"] or known.get(card["parent"], "")
+
+
 def _mark_champion(cards: list[dict[str, Any]]) -> None:
-    """The newest kept experiment and its ancestors; depth says how far a card hangs from the line of kept ones."""
+    """The newest kept experiment and its ancestors."""
     by_folder = {card["folder"]: card for card in cards}
     kept = [card for card in cards if card["status"] == "KEPT"]
     if kept:
@@ -71,6 +89,11 @@ def _mark_champion(cards: list[dict[str, Any]]) -> None:
         while card and not card["on_path"]:  # a loop of parents ends too
             card["on_path"] = True
             card = by_folder.get(card["parent"])
+
+
+def _set_depths(cards: list[dict[str, Any]]) -> None:
+    """How far a card hangs from the line of kept ones."""
+    by_folder = {card["folder"]: card for card in cards}
     for card in cards:
         parent = by_folder.get(card["parent"])
         card["depth"] = 0 if card["on_path"] or parent is None else min(6, parent["depth"] + 1)

@@ -182,14 +182,23 @@ def _timings(reports: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _history(root: Path) -> dict[str, Any]:
     cards, broken = lineage.read_experiments(root / "experiments")
-    nodes, edges = lineage.drawn(cards)
+    shown = lineage.comparable(cards)
+    nodes, edges = lineage.drawn(shown)
     sweeps = lineage.read_sweeps(root)
     for sweep in sweeps:
         sweep["chart"] = charts.draw(partial(charts.sweep, sweep["rows"][:MOST_DRAWN]), f"Accuracies of the sweep from {sweep['base']}")
     champion = next((card for card in cards if card["champion"]), None)
     path = [card for card in cards if card["on_path"]]
-    chart = charts.draw(partial(charts.search, nodes, edges), f"{len(cards)} experiments by validation accuracy") if nodes else {}
-    return {"cards": cards, "broken": broken, "champion": champion, "path": path, "search_chart": chart, "sweeps": sweeps}
+    chart = charts.draw(partial(charts.search, nodes, edges), f"{len(shown)} experiments by validation accuracy") if nodes else {}
+    return {
+        "cards": cards,
+        "broken": broken,
+        "champion": champion,
+        "path": path,
+        "search_chart": chart,
+        "sweeps": sweeps,
+        "drawn": len(shown),
+    }
 
 
 def render(content: dict[str, Any]) -> str:

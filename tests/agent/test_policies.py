@@ -285,20 +285,6 @@ def test_optuna_puts_an_audit_of_the_data_first_where_facts_are_wrong() -> None:
     assert [option.kind for option in gates.clean(proposal, refused)][:1] == ["parameter"]
 
 
-@pytest.mark.parametrize("row", [{"text": "once upon"}, {"messages": [{"role": "user", "content": "once"}, {"content": "upon"}]}])
-def test_an_audit_shows_what_the_rows_say_whatever_their_kind(row: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "ROOT", tmp_path)
-    monkeypatch.setattr(planner, "FOLDER", tmp_path)
-    (tmp_path / "data/train").mkdir(parents=True)
-    (tmp_path / "data/train/train.jsonl").write_text(json.dumps(row) + "\n")
-    proposal = broken(kind="data_quality", changes=())
-    planner.audit(planner.Plan(None, proposal, [], "web", KNOWN), 1)
-    assert [line.split() for line in (tmp_path / "audit.md").read_text().splitlines()[2:]] in (
-        [["-", "once", "upon"]],
-        [["-", "once", "/", "upon"]],
-    )
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0.0005, "0.0005"), (True, "true"), (None, "null"), (3, "3"), ("cosine", "cosine"), ("true", "'true'"), ("1e3", "'1e3'"),

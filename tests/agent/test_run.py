@@ -64,8 +64,11 @@ def test_ctrl_c_leaves_the_experiment_planned_and_resume_goes_on(started: Repo, 
         if ", train, " in line:
             process.send_signal(signal.SIGINT)
             break
-    process.communicate(timeout=60)
-    assert process.returncode == 130
+    told, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "stays planned" in told and "python -m agent resume" in told
+    assert "nothing half-written was kept" not in told and not started.clean()
+    tried = started.agent("try", "train.learning_rate=2e-3", "--why", "x")
+    assert tried.returncode == 1 and "fix:   python -m agent resume" in tried.stderr
     refused = started.agent(*TRIALS)
     assert refused.returncode == 1 and "was cut short" in refused.stderr and "python -m agent resume" in refused.stderr
     resumed = started.agent("resume")

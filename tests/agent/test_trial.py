@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import execution, experiment, history, planner, trial
+from agent import execution, experiment, history, planner, situation, trial
 from agent.history import Record
 
 NEW, OLD = "benchmark: {seed: 2}\n", "benchmark: {seed: 1}\n"
@@ -66,3 +66,10 @@ def test_the_composer_names_what_overrides_repeat_or_crashed_like(monkeypatch: p
     composer = planner._Composer(records)
     found = [composer.repeats([f"train.lora_rank={rank}"]) for rank in (1, 2, 3, 4)]
     assert found == ["this repeats 0001-kept (KEPT)", "this repeats 0002-oom (CRASHED, out of memory)", "", ""]
+
+
+def test_the_proposer_reads_only_experiments_that_the_present_ruler_measured(saved: list[Record]) -> None:
+    child = Record(number=5, slug="x", status="DISCARDED", hypothesis="h", parent="0001-x")
+    other = Record(number=6, slug="x", status="DISCARDED", hypothesis="h", parent="0003-x")
+    found = situation.comparable({"benchmark.seed": 2}, [*saved, child, other, Record(7, "lost", "KEPT", "h")])
+    assert [record.number for record in found] == [1, 2, 4, 5]

@@ -291,8 +291,8 @@ def test_an_interrupted_starting_point_leaves_nothing(fresh: Repo) -> None:
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_puts_the_tree_back_and_records_a_crash(started: Repo, sign: signal.Signals) -> None:
-    before = started.state()
+def test_an_interrupted_try_puts_the_tree_back_and_records_nothing(started: Repo, sign: signal.Signals) -> None:
+    before, commit = started.state(), started.git("rev-parse", "HEAD")
     with in_the_middle_of_training(started) as process:
         assert record(started, "0003-learning-rate-6e-3")["status"] == "PLANNED"
         process.send_signal(sign)
@@ -300,9 +300,9 @@ def test_an_interrupt_puts_the_tree_back_and_records_a_crash(started: Repo, sign
         assert process.returncode == 130, told
         assert not alive(started)
     assert started.state() == before and started.clean() and dvc_is_clean(started)
-    found = record(started, "0003-learning-rate-6e-3")
-    assert (found["status"], found["reason"], found["hypothesis"]) == ("CRASHED", "interrupted", "# hangs")
-    assert len(rows(started)) == 3 and "Why: # hangs" in started.git("log", "-1", "--format=%B")
+    assert "nothing half-written was kept" in told and "CRASHED" not in told
+    assert len(started.folders()) == len(rows(started)) == 2 and started.git("rev-parse", "HEAD") == commit
+    assert "interrupted" not in (started.root / "experiments/lessons.md").read_text()
 
 
 def test_after_kill_9_the_next_try_names_the_command_that_restores(started: Repo) -> None:

@@ -356,3 +356,23 @@ def test_a_missing_report_or_figure_is_named(run, params):
     (run / "reports/judge.json").unlink()
     with pytest.raises(PawlError, match="missing"):
         gather(run, params)
+
+
+def test_a_chart_and_a_champion_are_of_what_the_same_items_and_settings_measured(run, params):
+    folder = run / "experiments"
+    old = write_experiment(folder, 1, "old", "KEPT", accuracy=0.66)
+    write_json(folder / old / "val.json", {"items_sha256": "a", "settings": {"seed": 0}})
+    start = write_experiment(folder, 2, "start", "DISCARDED", accuracy=0.0, changes=[])
+    write_json(folder / start / "val.json", {"items_sha256": "b", "settings": {"seed": 0}})
+    crashed = write_experiment(folder, 3, "oom", "CRASHED", parent=start, reason="out of memory")
+    record = read_json(folder / crashed / "record.json")
+    write_json(folder / crashed / "record.json", {**record, "words": "OOM: halve the batch."})
+    cards, _ = lineage.read_experiments(folder)
+    assert [card["number"] for card in lineage.comparable(cards)] == [2, 3] and not any(card["champion"] for card in cards)
+    text = Page(render(gather(run, params))).text
+    assert "1 of the experiments below were measured on other items" in text and "None has been kept" in text
+    assert "OOM: halve the batch." in text  # a crash's explanation is on the page
+
+
+def test_without_experiments_nothing_is_compared():
+    assert lineage.comparable([]) == []
