@@ -13,6 +13,7 @@ from stages.common import adapter as adapters
 from stages.common import batching
 from stages.common.errors import PawlError
 from stages.common.files import main_root
+from stages.common.models import date_of
 from stages.common.placement import Split
 from stages.common.schema import Engine
 
@@ -56,6 +57,8 @@ def command(
     if (template := model_dir / "chat_template.jinja").is_file():
         argv += ["--chat-template", str(template)]  # the base's, whatever the adapter's folder holds
     env |= {"VLLM_NO_USAGE_STATS": "1"}
+    if day := date_of(model_dir):
+        env["VLLM_SYSTEM_START_DATE"] = day  # of gpt-oss, whose prompt vLLM writes without the template
     if engine.kind == "vllm_cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""  # the fingerprint says that the CPU answers
         env["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; by default it takes half of the machine

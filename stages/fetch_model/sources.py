@@ -67,6 +67,13 @@ def hub(repo: str, revision: str) -> tuple[Path, str]:
     return folder, folder.name
 
 
+def below_cache(folder: Path) -> str:
+    """A folder of the hub's cache without the place of the cache, which is another one on each machine."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return str(folder.relative_to(HF_HUB_CACHE) if folder.is_relative_to(HF_HUB_CACHE) else folder)
+
+
 def path(given: str) -> Path:
     """A local folder, as an absolute path; relative ones are relative to the repository.
 

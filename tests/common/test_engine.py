@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from stages.common import adapter as adapters
 from stages.common import commands, engine, llm, server
 from stages.common.errors import PawlError
+from stages.common.models import fixed_date
 from stages.common.placement import Split
 from stages.common.schema import Engine
 from tests.fake_server import FakeServer
@@ -399,3 +401,11 @@ def test_the_other_build_of_vllm_is_refused(tmp_path: Path, kind: str, installed
 
 def test_the_cpu_build_never_computes_on_a_gpu(model: Path) -> None:
     assert render("vllm_cpu", model).env["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_vllm_serves_the_fixed_date_also_where_it_writes_the_prompt_itself(model: Path) -> None:
+    """gpt-oss: vLLM builds its system turn without the chat template, from this variable or today's date."""
+    assert "VLLM_SYSTEM_START_DATE" not in render("vllm", model).env
+    (model / "chat_template.jinja").write_text(fixed_date(date(2024, 7, 26)) + "{{ strftime_now('%Y') }}")
+    assert render("vllm", model).env["VLLM_SYSTEM_START_DATE"] == "2024-07-26"
+    assert value(render("vllm", model).argv, "--chat-template") == str(model / "chat_template.jinja")

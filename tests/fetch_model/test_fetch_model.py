@@ -164,3 +164,31 @@ def test_the_tiny_model_is_the_same_each_time_and_knows_its_end(tmp_path: Path) 
     assert tokenizer.decode(tokenizer("H\u00e9 \u65e5 12")["input_ids"]) == "H\u00e9 \u65e5 12"
     assert AutoModelForCausalLM.from_pretrained(folder).config.eos_token_id == 2
     assert all(path.stat().st_mode & 0o777 == 0o644 for path in folder.iterdir())
+
+
+def test_the_date_is_described_only_where_the_template_writes_one(folder: Path, tmp_path: Path) -> None:
+    """So that a base without a date, and every result of it, stays the same whatever model.date says."""
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert "date" not in fetch(model(source="path", path=str(folder), date="2025-01-02"), tmp_path / "models")
+    (folder / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}")
+    assert fetch(model(source="path", path=str(folder), date="2025-01-02"), tmp_path / "models")["date"] == "2025-01-02"
+    _, dated = base_model(tmp_path)
+    assert dated != folder and "2025" in (dated / "chat_template.jinja").read_text()
+
+
+def test_a_model_with_code_of_its_own_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["own.Tokenizer", null]}}')
+    with pytest.raises(PawlError, match="auto_map"):
+        fetch(model(source="path", path=str(folder)), tmp_path / "models")
+
+
+def test_a_hub_model_is_described_without_the_place_of_this_machines_cache(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(sources, "hub", lambda repo, revision: (folder, "c0ffee"))
+    described = fetch(model(source="hub", repo="a/b", revision="main"), tmp_path / "models")
+    assert described["path"] == "mine" and base_model(tmp_path)[1] == folder
+    assert str(tmp_path) not in (tmp_path / "models/base/README.md").read_text() + (tmp_path / "models/base.json").read_text()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 from omegaconf import MISSING
 
+from stages.common.errors import PawlError
 from stages.common.schema.rules import checks, choice, need_set, number
 
 
@@ -32,7 +34,11 @@ class Inference:
 
 @dataclass
 class Model:
-    """The base model. `source` says which of the keys below it are read."""
+    """The base model. `source` says which of the keys below it are read.
+
+    Attributes:
+        date: what a chat template writes that would write today's date, so that a question is the same prompt tomorrow, in training too.
+    """
 
     name: str = MISSING
     source: str = choice("package", "hub", "path", "random")
@@ -44,11 +50,16 @@ class Model:
     revision: str = ""
     path: str = ""
     licence: str = ""
+    date: str = "2024-07-26"
     inference: Inference = field(default_factory=Inference)
 
 
 @checks(Model)
 def check_model(model: Model, key: str) -> None:
+    try:
+        date.fromisoformat(model.date)
+    except ValueError:
+        raise PawlError(f"{key}.date is {model.date!r}", where=f"{key}.date", fix="write it as 2024-07-26") from None
     need_set(
         model, key, "source",
         {"package": ("package", "sha256", "file"), "hub": ("repo", "revision"), "path": ("path",), "random": ()}[model.source],
