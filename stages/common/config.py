@@ -30,7 +30,7 @@ from stages.common.files import ROOT, flatten, write_text
 from stages.common.mistakes import CONF, explain, first_line, located
 from stages.common.overrides import NO_HYPOTHESIS, SUBJECT, name_of, parse, with_plus, written_key
 from stages.common.redaction import redact
-from stages.common.schema import SECTIONS, Config, validate
+from stages.common.schema import SECTIONS, Config, check_together, validate
 from stages.common.secrets import close_resolvers, refuse_secrets
 
 PARAMS = ROOT / "params.yaml"
@@ -117,8 +117,7 @@ def check(composed: DictConfig) -> None:
     whole = OmegaConf.create(OmegaConf.to_yaml(plain))
     assert isinstance(whole, DictConfig)
     _refuse_unknown_sections(whole, "params.yaml")
-    for section in SECTIONS:
-        _section(whole, section, CONF)
+    check_together(Config(**{section: _section(whole, section, CONF) for section in SECTIONS}))
     refuse_secrets(OmegaConf.to_container(whole))
 
 

@@ -37,7 +37,7 @@ def rows(
     if len(replies) != len(task.items):
         raise PawlError(f"{len(replies)} replies to {len(task.items)} items of {task.name}", fix="run again")
     thinking = thinking or Thinking()
-    answers = [thinking.strip(reply.text) for reply in replies]
+    answers = [thinking.strip(reply.text, cut_off=reply.finish_reason == "length") for reply in replies]
     try:
         predictions = [scorer.postprocess(answer.text) for answer in answers]
     except Exception as error:  # a foreign function on text that a model wrote

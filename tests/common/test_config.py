@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -216,3 +217,17 @@ def test_exponent_floats_stay_floats_in_params_yaml(copy: Path) -> None:
     (copy / "conf/train/lora.yaml").write_text(text, encoding="utf-8")
     assert compose_in(copy).returncode == 0
     assert config.read_params("train", path=copy / "params.yaml").train.learning_rate == 0.0008
+
+
+def test_thoughts_in_training_that_evaluation_would_score_are_refused() -> None:
+    with pytest.raises(PawlError, match="does not take it off") as refused:
+        config.compose(["data.think_tags=true"])
+    config.compose(["data.think_tags=true", *re.findall(r'"(.*?)"', refused.value.fix)])
+    with pytest.raises(PawlError, match="does not take it off"):
+        config.compose(["data.think_tags=true", "evaluate.think_open='<t>'", "evaluate.think_close='</t>'"])
+    config.compose(["data.think_tags=true", "model=qwen3"])
+
+
+def test_a_date_that_is_none_is_refused() -> None:
+    with pytest.raises(PawlError, match=r"model\.date is '26 July'"):
+        config.compose(["model.date=26 July"])

@@ -12,25 +12,35 @@ from tests.evaluate.test_score import AccwithDetailsEvaluator, make_task
 
 
 @pytest.mark.parametrize(
-    ("begun", "reply", "text", "unclosed"),
+    ("begun", "cut_off", "reply", "text", "unclosed"),
     [
-        (False, "<think>2 and 2</think>\n\n4", "4", False),
-        (False, "<think>a</think> no <think>b</think>4", "4", False),
-        (False, "4", "4", False),
-        (False, "<think>2 and", "", True),
-        (True, "2 and 2</think>4", "4", False),
-        (True, "2 and 2", "", True),
-        (False, "</think>4", "4", False),
-        (False, "<think></think>", "", False),
+        (False, False, "<think>2 and 2</think>\n\n4", "4", False),
+        (False, False, "<think>a</think> no <think>b</think>4", "4", False),
+        (False, False, "4", "4", False),
+        (False, False, "<think>2 and", "", True),
+        (True, True, "2 and 2</think>4", "4", False),
+        (True, True, "2 and 2", "", True),
+        (True, False, "<think>2 and 2", "", True),
+        (False, False, "</think>4", "4", False),
+        (False, True, "4 and", "4 and", False),
+        (False, False, "<think></think>", "", False),
     ],
 )
-def test_the_answer_is_what_follows_the_thinking(begun: bool, reply: str, text: str, unclosed: bool) -> None:
-    answer = Thinking("<think>", "</think>", begun).strip(reply)
+def test_the_answer_is_what_follows_the_thinking(begun: bool, cut_off: bool, reply: str, text: str, unclosed: bool) -> None:
+    answer = Thinking("<think>", "</think>", begun).strip(reply, cut_off=cut_off)
     assert (answer.text, answer.unclosed) == (text, unclosed)
 
 
 def test_without_tags_nothing_is_taken_off() -> None:
-    assert Thinking().strip("<think>4").text == "<think>4"
+    assert Thinking().strip("<think>4", cut_off=False).text == "<think>4"
+
+
+def test_a_model_trained_on_answers_alone_is_scored_by_them_although_its_prompt_begins_a_thought() -> None:
+    thinking = Thinking("<think>", "</think>", begun=True)
+    replies = [Reply("4", 5, 2, "stop"), Reply("2 and 2 are", 5, 9, "length"), Reply("so</think>4", 5, 9, "stop")]
+    rows = score.rows(make_task(["4", "4", "4"]), replies, Scorer(AccwithDetailsEvaluator(), str), thinking=thinking)
+    assert [(row.correct, row.truncated) for row in rows] == [(True, False), (False, True), (True, False)]
+    assert thinking.counts == {"replies": 2, "characters": 13, "unclosed": 1}
 
 
 def test_thinking_is_counted_and_an_open_thought_is_a_truncation_although_the_server_says_stop() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING
 
+from stages.common.errors import PawlError
 from stages.common.schema.benchmark import Benchmark, Suite
 from stages.common.schema.data import Data
 from stages.common.schema.engine import Engine, Evaluate
@@ -22,7 +23,7 @@ from stages.common.schema.train import Launcher, Train
 
 __all__ = [
     "LLM", "SECTIONS", "Agent", "Benchmark", "Config", "Data", "Engine", "Evaluate", "Experiment", "Judge", "Launcher", "Model", "Source",
-    "Suite", "Tracking", "Train", "validate",
+    "Suite", "Tracking", "Train", "check_together", "validate",
 ]  # fmt: skip
 
 
@@ -47,3 +48,17 @@ SECTIONS: dict[str, type] = {
     "experiment": Experiment, "model": Model, "data": Data, "benchmark": Benchmark, "train": Train, "launcher": Launcher,
     "engine": Engine, "evaluate": Evaluate, "judge": Judge, "tracking": Tracking, "agent": Agent,
 }  # fmt: skip
+
+
+def check_together(config: Config) -> None:
+    """What one section alone cannot know.
+
+    Raises:
+        PawlError: training puts thoughts before the answers, and evaluation would score them as part of the answer.
+    """
+    asked = config.evaluate
+    if config.data.think_tags and (asked.think_open, asked.think_close) != ("<think>", "</think>"):
+        fix = "add \"evaluate.think_open='<think>'\" \"evaluate.think_close='</think>'\", or set data.think_tags=false"
+        raise PawlError(
+            "data.think_tags puts <think> before the answers, but evaluation does not take it off", where="data.think_tags", fix=fix
+        )
