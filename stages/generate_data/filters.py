@@ -21,6 +21,7 @@ from stages.generate_data.overlap import Hit, Index
 from stages.generate_data.rows import Counts, Row, Seen, answer_of, kind_of, record, seen
 from stages.generate_data.spool import Spool
 from stages.generate_data.texts import turns
+from stages.generate_data.tokens import TemplateRefusedError
 
 COUNTED = {"decontamination": "contaminated"}
 """Filters whose count has another name."""
@@ -143,7 +144,14 @@ class Filters:
     def _lengths(self, rows: Sequence[Row]) -> list[int]:
         """Of a pair, the longer of its two conversations."""
         parts = [seen(row.question, self.data.think_tags) for row in rows]
-        flat = iter(self.count_tokens([one for part in parts for one in part]))
+        try:
+            flat = iter(self.count_tokens([one for part in parts for one in part]))
+        except TemplateRefusedError as error:
+            owners = [row for row, part in zip(rows, parts, strict=True) for one in part if not isinstance(one, str)]
+            places = list(dict.fromkeys(f"{owners[number].source} {owners[number].where}" for number in error.numbers))
+            more = f" and {len(places) - _EXAMPLES} more" if len(places) > _EXAMPLES else ""
+            error.where = f"{', '.join(places[:_EXAMPLES])}{more}"
+            raise
         return [max(next(flat) for _ in part) for part in parts]
 
     # --- one verdict a row: "" keeps it, anything else says why not; never text of the row
