@@ -15,6 +15,7 @@ import contextlib
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,15 @@ from omegaconf import OmegaConf
 from stages.common.config import compose, load_params, read_params
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, to_json, write_json, write_text
-from stages.common.models import base_model
+from stages.common.models import base_model, fixed_arguments, with_template
 from stages.common.process import stage_lock
-from stages.common.schema import Launcher, Train
+from stages.common.schema import Evaluate, Launcher, Train
 from stages.train import checkpoints, result
 from stages.train.arguments import arguments
 from stages.train.known import REFUSED, check_extra
 from stages.train.launch import devices, launch, placed
 from stages.train.losses import losses_csv, summarize, trainer_state
-from stages.train.rows import has_eval
+from stages.train.rows import count_rows, has_eval
 
 DATA = Path("data/train")
 ADAPTER = Path("models/adapter")
@@ -57,45 +58,53 @@ def main() -> None:
         stage_lock("train"),
         load_params(
             "train", "launcher.kind", "launcher.workers", "launcher.nodes",
-            untracked=[f"launcher.{name}" for name in vars(Launcher())] + ["engine.kind"],
+            "evaluate.template", untracked=[f"launcher.{name}" for name in vars(Launcher())] + ["engine.kind", "evaluate.think_close"],
         ) as params,
     ):  # fmt: skip
-        run(params.train, Launcher(**vars(params.launcher)), params.engine.kind)
+        run(params.train, Launcher(**vars(params.launcher)), params.engine.kind, params.evaluate)
 
 
-def run(train: Train, launcher: Launcher, engine: str) -> None:
+def run(train: Train, launcher: Launcher, engine: str, evaluate: Evaluate) -> None:
     check_extra(train.extra)
     base, model = base_model()
     launcher = placed(train, launcher)
-    config = configuration(train, launcher, model)
+    config = configuration(train, launcher, model, evaluate)
     shape = vars(launcher) | {"workers": launcher.workers or devices(train, launcher)}  # with fewer GPUs it is another training
-    name = checkpoints.key(config, DATA, base, shape)
+    key = partial(checkpoints.key, config, DATA, base, shape, evaluate.template)
+    name = key()
     with checkpoints.work_folder(name, launcher.storage) as folder:
         print(f"train: {base['name']}, {train.stage}, {train.finetuning_type} on {'CPU' if config['use_cpu'] else 'GPU'}")
         config |= {"output_dir": str(folder)}
-        done = launch(config, train, launcher, folder, engine=engine, timeout_s=launcher.timeout_h * 3600)
+        done = launch(config, train, launcher, folder, engine=engine, served=served(model, evaluate), timeout_s=launcher.timeout_h * 3600)
         for warning in done.preflight["warnings"]:
             print(f"train: warning: {warning}", file=sys.stderr)
         if launcher.node_rank:
             print("train: this node has done its part; the result is on the node of rank 0")
             return
-        if checkpoints.key(config, DATA, base, shape) != name:  # load_params sees only the modules of this process, not the trainer's
+        if key() != name:  # load_params sees only the modules of this process, not the trainer's
             fix = "its result does not count, since DVC would record it under what it finds now: run 'dvc repro' again"
             raise PawlError("edited while this stage ran", where=f"{DATA} or stages/train", fix=fix)
         state = trainer_state(folder)
         report = summarize(state)
-        sha256 = result.keep(folder, model, ADAPTER, train)
+        sha256 = result.keep(folder, model, ADAPTER, train, origin=base["name"] if base.get("source") == "hub" else "models/base")
         write_text("reports/loss.csv", losses_csv(state))
         write_json("reports/train.json", report | result.figures(done, state, sha256))
         print(f"train: loss {report['initial_loss']:.3f} to {report['final_loss']:.3f} in {report['steps']} steps, {done.seconds:.0f} s")
 
 
-def configuration(train: Train, launcher: Launcher, model: Path) -> dict[str, Any]:
+def configuration(train: Train, launcher: Launcher, model: Path, evaluate: Evaluate) -> dict[str, Any]:
+    trained = with_template(model, fixed_arguments(evaluate.template))  # the trainer takes no arguments of a chat template
     return arguments(
-        train, model=str(model), data=str(DATA.absolute()), output=".pawl/train", use_cpu=not devices(train, launcher),
+        train, model=str(trained), data=str(DATA.absolute()), output=".pawl/train", use_cpu=not devices(train, launcher),
         has_eval=has_eval(DATA), distributed=launcher.kind != "local",
-        checkpoint_steps=launcher.checkpoint_steps if launcher.nodes == 1 else 0,
+        checkpoint_steps=launcher.checkpoint_steps if launcher.nodes == 1 else 0, rows=count_rows(DATA),
+        processes=(launcher.workers or devices(train, launcher) or 1) * launcher.nodes, template=evaluate.template,
     )  # fmt: skip
+
+
+def served(model: Path, evaluate: Evaluate) -> dict[str, Any]:
+    """How the result will be asked, for the preflight."""
+    return {"model": str(model), "template": dict(evaluate.template), "think_close": evaluate.think_close}
 
 
 def check(overrides: list[str]) -> dict[str, Any]:
@@ -103,7 +112,7 @@ def check(overrides: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         path = Path(folder) / "params.yaml"
         path.write_text(compose(overrides), encoding="utf-8")
-        params = read_params("train", "launcher", "engine.kind", "data", "model", path=path)
+        params = read_params("train", "launcher", "engine.kind", "evaluate", "data", "model", path=path)
         check_extra(params.train.extra)
         base, model = base_model()
         os.environ |= {
@@ -116,8 +125,8 @@ def check(overrides: list[str]) -> dict[str, Any]:
 
         launcher = placed(params.train, params.launcher)
         found = preflight.check(
-            params.train, launcher, config=configuration(params.train, launcher, model), engine=params.engine.kind,
-            data=str(DATA), rebuilt=rebuilt(params.data, params.train),
+            params.train, launcher, config=configuration(params.train, launcher, model, params.evaluate), engine=params.engine.kind,
+            data=str(DATA), served=served(model, params.evaluate), rebuilt=rebuilt(params.data, params.train),
         )  # fmt: skip
         if params.model.name != base["name"]:
             found["warnings"].insert(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from stages.common.schema import Train
@@ -81,11 +82,15 @@ RENAMED = {
 
 def arguments(
     train: Train, *, model: str, data: str, output: str, use_cpu: bool, has_eval: bool = False, checkpoint_steps: int = 0,
-    distributed: bool = False,
+    distributed: bool = False, rows: int = 0, processes: int = 1, template: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """What LLaMA-Factory's `run_exp` is given. The keys that decide where things go are ours and cannot be set in conf/.
 
     Where no template is named, LLaMA-Factory takes the model's own chat template, which is what it is served with.
+
+    Args:
+        rows: of data/train, 0 where they are not known.
+        template: the arguments of the chat template when the model is asked (evaluate.template).
     """
     config: dict[str, Any] = {name: getattr(train, name) for name in (*_SAME_NAME, *_OF_METHOD[train.finetuning_type])}
     config |= {name: getattr(train, name) for name in (*_WHERE_SET, *_OF_STAGE.get(train.stage, ()))}
@@ -112,11 +117,23 @@ def arguments(
     config |= saving(train, checkpoint_steps) | evaluating(train, has_eval) | sharding(train.parallel)
     if train.precision != "fp32":
         config[train.precision] = True
+    if rows:  # else a short training would log no loss
+        config["logging_steps"] = min(train.logging_steps, steps(train, rows, processes))
+    if "warmup_steps" in train.extra:
+        config.pop("warmup_ratio")  # which the trainer would take instead
+    if isinstance((template or {}).get("enable_thinking"), bool):
+        config["enable_thinking"] = (template or {})["enable_thinking"]
     if distributed and use_cpu:
         config["ddp_backend"] = "gloo"
     if train.extra.get("load_best_model_at_end") and has_eval:  # the trainer then wants to save when it evaluates
         config |= {"save_strategy": config["eval_strategy"], "save_steps": config.get("eval_steps", 500)}
     return config | train.extra
+
+
+def steps(train: Train, rows: int, processes: int) -> int:
+    """Optimizer steps of the whole training; of packed rows an upper bound."""
+    batch = train.per_device_train_batch_size * train.gradient_accumulation_steps * processes
+    return train.max_steps if train.max_steps > 0 else math.ceil(math.ceil(rows / batch) * train.num_train_epochs)
 
 
 def resumable(train: Train, nodes: int = 1) -> bool:

@@ -27,12 +27,13 @@ _KEPT = 2
 """Unfinished trainings whose checkpoints are kept beside the present one."""
 
 
-def key(config: dict[str, Any], data: Path, base: dict[str, Any], launcher: dict[str, Any]) -> str:
-    """Names a training by everything that shapes it."""
+def key(config: dict[str, Any], data: Path, base: dict[str, Any], launcher: dict[str, Any], template: dict[str, Any] | None = None) -> str:
+    """Names a training by everything that shapes it. `template`: the arguments of the chat template."""
     told = {
         "config": {name: value for name, value in config.items() if name not in _OURS},
         "data": sha256_folder(data),
-        "base": base["files"],
+        "base": [base["files"], base.get("date", "")],
+        "template": template or {},
         "launcher": {name: launcher[name] for name in ("kind", "workers", "nodes")},
         "code": sha256_folder(Path(__file__).parent, "*.py"),
         "versions": {name: importlib.metadata.version(name) for name in _SHAPE_THE_RESULT},

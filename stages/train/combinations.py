@@ -102,6 +102,14 @@ def _hardware(train: Train, launcher: Launcher, gpus: int) -> None:
         raise refuse("fp16 trains on GPUs only", "train.precision", "train.precision=bf16")
     if train.extra.get("pure_bf16") and here and not gpus:
         raise refuse("pure_bf16 trains on GPUs only", "train.extra.pure_bf16", "leave it out: train.precision=bf16 keeps float32 copies")
+    attention = train.extra.get("flash_attn")
+    if attention in ("fa2", "fa3"):
+        fix = "leave it out: torch's own attention (sdpa) is then taken"
+        if here and not gpus:
+            raise refuse(f"flash_attn={attention} works on a GPU alone", "train.extra.flash_attn", fix)
+        package = {"fa2": "flash_attn", "fa3": "flash_attn_interface"}[attention]
+        if importlib.util.find_spec(package) is None:
+            raise refuse(f"flash_attn={attention} needs the package {package}", "train.extra.flash_attn", fix)
     if launcher.kind == "torchrun" and not launcher.workers and not gpus:
         fix = "set launcher.workers (processes on the CPU), or launcher=local"
         raise refuse("launcher.workers is 0, one for each GPU, and there is no GPU", "launcher.workers", fix)

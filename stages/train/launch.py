@@ -49,11 +49,14 @@ class Run:
     preflight: dict[str, Any]
 
 
-def launch(config: dict[str, Any], train: Train, launcher: Launcher, folder: Path, *, engine: str, timeout_s: float) -> Run:
+def launch(
+    config: dict[str, Any], train: Train, launcher: Launcher, folder: Path, *, engine: str, served: dict[str, Any], timeout_s: float
+) -> Run:
     """Preflight, micro run and training, each line of progress printed as the trainer logs one.
 
     Args:
         folder: of this training alone, with the checkpoints of an attempt that was killed, from the last of which it goes on.
+        engine, served: what serves the result, and how it will be asked (preflight.check).
 
     Raises:
         PawlError: refused (exit code 3), failed, killed, or longer than `timeout_s` seconds: the root cause and the likely fix.
@@ -69,7 +72,7 @@ def launch(config: dict[str, Any], train: Train, launcher: Launcher, folder: Pat
         print(f"train: goes on from step {resume.name.rpartition('-')[2]}, where an earlier attempt was ended")
         config = config | {"resume_from_checkpoint": str(resume)}
     begun, progress = time.monotonic(), _Progress(folder)
-    for argv in plan(config, train, launcher, folder, engine, micro=bool(train.micro_steps) and not resume):
+    for argv in plan(config, train, launcher, folder, engine, served, micro=bool(train.micro_steps) and not resume):
         code = process.run(
             argv, log=LOG, env=environment(folder, launcher, bool(config["use_cpu"]), train.parallel),
             timeout_s=max(1.0, timeout_s - (time.monotonic() - begun)), watch=progress,
@@ -100,11 +103,13 @@ def peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
 
 
-def plan(config: dict[str, Any], train: Train, launcher: Launcher, folder: Path, engine: str, micro: bool) -> Iterator[list[str]]:
+def plan(
+    config: dict[str, Any], train: Train, launcher: Launcher, folder: Path, engine: str, served: dict[str, Any], micro: bool
+) -> Iterator[list[str]]:
     """The commands, one after another. One process does it all where it can, since importing LLaMA-Factory takes 10 s."""
     ask = {
         "train": asdict(train), "launcher": asdict(launcher), "engine": engine, "config": config, "data": config["dataset_dir"],
-        "micro": str(folder / "longest") if micro else "",
+        "served": served, "micro": str(folder / "longest") if micro else "",
     }  # fmt: skip
     runs = [{"name": "train", "config": config}]
     if micro:

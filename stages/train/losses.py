@@ -18,6 +18,10 @@ def trainer_state(output: Path) -> dict[str, Any]:
     """
     state: dict[str, Any] = read_json(output / "trainer_state.json")
     history = state["log_history"]
+    ended = next((entry for entry in reversed(history) if "train_runtime" in entry), {})
+    if not any("loss" in entry for entry in history) and "train_loss" in ended:
+        # packed rows are fewer than they were counted to be, so that the training ended before its first log: the mean of its losses
+        history.append({"step": state["global_step"], "epoch": state["epoch"], "loss": ended["train_loss"]})
     losses = [entry for entry in history if "loss" in entry]
     if not losses:
         raise PawlError("training logged no loss", where=str(output), fix="train more steps, or lower train.logging_steps")
@@ -26,7 +30,7 @@ def trainer_state(output: Path) -> dict[str, Any]:
             raise PawlError(
                 f"the loss became {entry['loss']} at step {entry['step']}", fix="lower train.learning_rate, or raise train.warmup_ratio"
             )
-    state["train_runtime"] = next(entry["train_runtime"] for entry in reversed(history) if "train_runtime" in entry)
+    state["train_runtime"] = ended["train_runtime"]
     return state
 
 

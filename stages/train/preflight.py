@@ -14,10 +14,10 @@ from stages.common.errors import PawlError
 from stages.common.files import read_json
 from stages.common.schema import Launcher, Train
 from stages.train import memory, room
-from stages.train.arguments import resumable
+from stages.train.arguments import resumable, steps
 from stages.train.combinations import check_combinations
 from stages.train.known import argument_types, check_extra, check_types, refuse
-from stages.train.rendering import check_template
+from stages.train.rendering import Served, Trained, check_template, refused_by_template
 from stages.train.rows import Rows, aligned, check_stage, lengths, read_rows, write_longest
 
 
@@ -28,13 +28,15 @@ def check_job(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def check(
-    train: Train, launcher: Launcher, *, config: dict[str, Any], engine: str, data: str, micro: str = "", rebuilt: bool = False
-) -> dict[str, Any]:
+    train: Train, launcher: Launcher, *, config: dict[str, Any], engine: str, data: str, served: dict[str, Any], micro: str = "",
+    rebuilt: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Every check, cheap ones first.
 
     Args:
         config: what LLaMA-Factory will be given.
         engine: kind of the engine that will serve the result.
+        served: how the result will be asked: the folder of the `model`, arguments of its chat `template`, the tag `think_close`.
         data: the folder data/train.
         micro: a folder for the longest rows, where a micro run wants them.
         rebuilt: data/train is of another configuration and will be built anew, so what its rows say is a warning.
@@ -60,10 +62,14 @@ def check(
     targets = check_modules(model, train)
     count = processes(train, launcher)
     tried = train.micro_steps * count if micro and steps(train, rows.train, count) > train.micro_steps else 0
-    longest, order = check_rows(rows, train, parsed, config, model, soft)
+    _told(soft, check_thoughts, rows, str(served["think_close"]))
+    longest, order = check_rows(rows, train, parsed, served, model, soft)
     if tried:
         batch = train.per_device_train_batch_size * train.gradient_accumulation_steps
         write_longest(Path(micro), rows, order, batch * tried)
+    warnings += short_training(train, rows, steps(train, rows.train, count))
+    if not order and train.stage != "pt":
+        warnings.append(f"the rows are not those of stage {train.stage}, so memory is told for rows of train.cutoff_len")
     need, more = check_memory(model, train, targets, launcher, longest, gpu=not config["use_cpu"])
     checkpoints = check_disk(model, train, targets, launcher, Path(config["output_dir"]))
     if not resumable(train, launcher.nodes) and launcher.checkpoint_steps:
@@ -90,10 +96,32 @@ def _no_eval(train: Train) -> None:
     raise refuse(f"train.eval_strategy is {train.eval_strategy}, but data/train holds no eval rows", "train.eval_strategy", fix)
 
 
-def steps(train: Train, rows: int, processes: int) -> int:
-    """Optimizer steps of the whole training; of packed rows an upper bound."""
-    batch = train.per_device_train_batch_size * train.gradient_accumulation_steps * processes
-    return train.max_steps if train.max_steps > 0 else math.ceil(math.ceil(rows / batch) * train.num_train_epochs)
+def short_training(train: Train, rows: Rows, total: int) -> list[str]:
+    """Warnings about a training with so few steps that a setting means something else than it says."""
+    found = []
+    batch = train.per_device_train_batch_size * train.gradient_accumulation_steps
+    if rows.train < batch:
+        found.append(f"{rows.train} rows are fewer than the {batch} of one optimizer step (batch size times gradient accumulation)")
+    given = float(train.extra.get("warmup_steps", train.warmup_ratio))
+    if train.warmup_ratio == 1 and "warmup_steps" not in train.extra:
+        found.append("train.warmup_ratio is 1, which the trainer takes for one step: set train.extra.warmup_steps")
+    warm = int(given) if given >= 1 else math.ceil(given * total)
+    if warm >= total and given:
+        key = "train.extra.warmup_steps" if "warmup_steps" in train.extra else "train.warmup_ratio"
+        found.append(f"the warm-up ({key}) takes {warm} steps and the training has {total}: the learning rate is never reached")
+    if total == 1 and warm:
+        found.append("the only step is made at a learning rate of 0, so nothing is learnt: train more steps, or set train.warmup_ratio=0")
+    if rows.held_out and train.eval_strategy in ("auto", "steps") and train.eval_steps > total:
+        found.append(f"train.eval_steps is {train.eval_steps:g} and the training has {total} steps: the held-out rows are not evaluated")
+    return found
+
+
+def check_thoughts(rows: Rows, closing: str) -> None:
+    """Refuse rows that teach a model to think aloud if the evaluation will not take the thoughts off."""
+    thinking = sum("</think>" in line for line in rows.first)
+    if 2 * thinking > len(rows.first) and closing != "</think>":
+        fix = "add \"evaluate.think_open='<think>'\" \"evaluate.think_close='</think>'\""
+        raise refuse("the rows hold <think>, which evaluation would score as part of the answer", "evaluate.think_close", fix)
 
 
 def processes(train: Train, launcher: Launcher) -> int:
@@ -159,32 +187,39 @@ def check_modules(model: Any, train: Train) -> list[str]:
     return sorted(find_all_linear_modules(model, True))
 
 
-def check_rows(rows: Rows, train: Train, parsed: Any, config: dict[str, Any], model: Any, soft: Any) -> tuple[int, list[int]]:
+def check_rows(rows: Rows, train: Train, parsed: Any, serving: dict[str, Any], model: Any, soft: Any) -> tuple[int, list[int]]:
     """Template, special tokens and lengths, on rendered rows. Returns the tokens of the longest row (cutoff_len for plain text), and the
     order of the longest rows by tokens."""
+    from jinja2 import TemplateError
     from llamafactory.data import get_template_and_fix_tokenizer
     from llamafactory.model import load_tokenizer
     from transformers import AutoTokenizer
 
     model_args, data_args, *_ = parsed
     tokenizer = load_tokenizer(model_args)["tokenizer"]
-    served = AutoTokenizer.from_pretrained(config["model_name_or_path"])
+    served = AutoTokenizer.from_pretrained(serving["model"])
     sizes = (len(served), model.config.get_text_config().vocab_size)
     if sizes[0] > sizes[1] and not train.extra.get("resize_vocab"):
         fix = "take the tokenizer that belongs to the base, or set train.extra.resize_vocab and train.additional_target"
         raise refuse(f"the tokenizer has {sizes[0]} tokens, the model only {sizes[1]}", "model", fix)
     try:
         template = get_template_and_fix_tokenizer(tokenizer, data_args)
+    except TemplateError as error:
+        raise refused_by_template(error, "what LLaMA-Factory asks of it to find its parts") from None
     except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-        raise refuse(f"no template: {error}", "train.template", "leave it empty, or choose one of LLaMA-Factory's") from None
+        fix = "choose LLaMA-Factory's template of this model" if not train.template else "leave it empty, or choose one of LLaMA-Factory's"
+        raise refuse(f"no template: {error}", "train.template", fix) from None
     examples = aligned(rows.longest, rows, data_args)
     if train.stage != "pt":
-        check_template(template, tokenizer, served, aligned(rows.first, rows, data_args) + examples[:4], train.template,
-                       ends(Path(config["model_name_or_path"]), served))  # fmt: skip
+        looked_at = list(zip([*range(1, len(rows.first) + 1), *rows.numbers[:4]], aligned(rows.first, rows, data_args) + examples[:4],
+                             strict=True))  # fmt: skip
+        trained = Trained(template, tokenizer, several=train.stage == "sft", mask_history=data_args.mask_history)
+        check_template(trained, Served(served, serving["template"]), [(f"row {number} of data/train", row) for number, row in looked_at],
+                       train.template, ends(Path(serving["model"]), served))  # fmt: skip
     found = lengths(examples, train, template, tokenizer, data_args)
     order = sorted(range(len(found)), key=lambda number: -found[number])
-    if not found:
-        return train.cutoff_len, order
+    if not any(found):  # plain text, or rows of another stage: each may be as long as one is allowed to be
+        return train.cutoff_len, []
     _told(soft, _check_length, max(found), train)
     return min(max(found), train.cutoff_len), order
 

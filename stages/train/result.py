@@ -20,10 +20,13 @@ _PEAK_TFLOPS = {
 """Dense 16-bit matrix rates in the makers' data sheets, TFLOP/s, by a part of the device's name; the first that matches."""
 
 
-def keep(output: Path, base: Path, target: Path, train: Train) -> str:
+def keep(output: Path, base: Path, target: Path, train: Train, origin: str = "models/base") -> str:
     """Keep what serving needs, in a form that depends on nothing but the training: no times, no host, no order of a Python set.
 
     An adapter has adapter_config.json; anything else is a whole model, with the base's own tokenizer and chat template beside it.
+
+    Args:
+        origin: what adapter_config.json calls its base: a repository of the hub, or a path in this repository, never one of this machine.
 
     Returns:
         The hash of the weights: of the one file, or of the names and hashes of several.
@@ -40,12 +43,16 @@ def keep(output: Path, base: Path, target: Path, train: Train) -> str:
             for name in ("target_modules", "modules_to_save"):
                 if isinstance(config.get(name), list):
                     config[name].sort()
-            write_json(folder / "adapter_config.json", config)
+            write_json(folder / "adapter_config.json", config | {"base_model_name_or_path": origin})
             if (output / "value_head.safetensors").is_file():
                 shutil.copyfile(output / "value_head.safetensors", folder / "value_head.safetensors")
         else:
             for path in sorted(path for pattern in _WHOLE for path in output.glob(pattern)):
                 shutil.copyfile(path, folder / path.name)
+            for name in ("config.json", "generation_config.json"):
+                if (folder / name).is_file():
+                    settings = json.loads((folder / name).read_text(encoding="utf-8"))
+                    write_json(folder / name, {key: value for key, value in settings.items() if not key.endswith("_name_or_path")})
             for path in _companions(base, folder):
                 shutil.copyfile(path, folder / path.name)
         weights = sorted(folder.glob("*.safetensors"))

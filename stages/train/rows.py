@@ -22,13 +22,17 @@ _IDS = {"sft": ("input_ids",), "dpo": ("chosen_input_ids", "rejected_input_ids")
 
 @dataclass(frozen=True)
 class Rows:
-    """`longest`: the rows with the most characters, longest first, as they are written; `first`: the first ones."""
+    """`longest`: the rows with the most characters, longest first, as they are written; `first`: the first ones.
+
+    `numbers`: which rows the longest ones are, counted from 1.
+    """
 
     train: int
     held_out: int
     info: dict[str, Any]
     longest: list[str]
     first: list[str]
+    numbers: list[int]
 
 
 def read_rows(folder: Path) -> Rows:
@@ -40,12 +44,12 @@ def read_rows(folder: Path) -> Rows:
     info = read_json(folder / "dataset_info.json")
     if DATASET not in info:
         raise refuse(f"dataset_info.json names no dataset {DATASET!r}", str(folder / "dataset_info.json"), "run 'dvc repro generate_data'")
-    count, longest, first = _scan(folder / str(info[DATASET]["file_name"]))
+    count, longest, first, numbers = _scan(folder / str(info[DATASET]["file_name"]))
     if not count:
         fix = "see reports/generate_data.json for what the filters removed"
         raise refuse("there are no training rows", str(folder / str(info[DATASET]["file_name"])), fix)
     held_out = _scan(folder / str(info[EVAL_DATASET]["file_name"]))[0] if EVAL_DATASET in info else 0
-    return Rows(count, held_out, info, longest, first)
+    return Rows(count, held_out, info, longest, first, numbers)
 
 
 def has_eval(folder: Path) -> bool:
@@ -55,7 +59,17 @@ def has_eval(folder: Path) -> bool:
     return file.is_file() and file.stat().st_size > 0
 
 
-def _scan(file: Path) -> tuple[int, list[str], list[str]]:
+def count_rows(folder: Path) -> int:
+    """Rows of data/train; cheap, for the configuration. 0 if there are none."""
+    info = read_json(folder / "dataset_info.json") if (folder / "dataset_info.json").exists() else {}
+    file = folder / str(info.get(DATASET, {}).get("file_name", ""))
+    if not file.is_file():
+        return 0
+    with open(file, "rb") as lines:
+        return sum(1 for line in lines if line.strip())
+
+
+def _scan(file: Path) -> tuple[int, list[str], list[str], list[int]]:
     count, longest, first = 0, list[tuple[int, int, str]](), list[str]()
     try:
         with open(file, encoding="utf-8") as lines:
@@ -72,7 +86,8 @@ def _scan(file: Path) -> tuple[int, list[str], list[str]]:
                     heapq.heapreplace(longest, entry)
     except FileNotFoundError:
         pass
-    return count, [line for *_, line in sorted(longest, reverse=True)], first
+    ordered = sorted(longest, reverse=True)
+    return count, [line for *_, line in ordered], first, [-number for _, number, _ in ordered]
 
 
 def check_stage(rows: Rows, train: Train) -> None:

@@ -142,7 +142,7 @@ def test_several_nodes_keep_no_checkpoints_since_only_the_first_would_go_on_from
     for nodes, saves in ((1, "steps"), (2, "no")):
         launcher = Launcher(kind="torchrun", workers=1, nodes=nodes, checkpoint_steps=5)
         assert resumable(train(), nodes) is (nodes == 1)
-        assert stage.configuration(train(), launcher, Path("m"))["save_strategy"] == saves
+        assert stage.configuration(train(), launcher, Path("m"), read_params("evaluate").evaluate)["save_strategy"] == saves
 
 
 def test_names_that_are_refused_are_not_also_offered() -> None:

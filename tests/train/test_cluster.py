@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.schema import Launcher
 from stages.train import __main__ as stage
@@ -58,7 +59,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
 
 
 def use_cpu(launcher: Launcher, **changes: Any) -> bool:
-    return bool(stage.configuration(train(**changes), launcher, Path("m"))["use_cpu"])
+    return bool(stage.configuration(train(**changes), launcher, Path("m"), read_params("evaluate").evaluate)["use_cpu"])
 
 
 def test_a_head_without_a_gpu_trains_on_the_gpus_of_its_cluster(head: dict[str, float]) -> None:

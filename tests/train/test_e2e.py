@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -16,12 +17,15 @@ import pytest
 
 from stages.common.config import compose, read_params
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, read_json, sha256_file, write_json
+from stages.common.files import ROOT, read_json, sha256_file, write_json, write_jsonl
+from stages.common.models import fixed_arguments, with_template
 from stages.common.schema import Config
 from stages.fetch_model import tiny
 from stages.train import preflight, result
 from stages.train.arguments import arguments
 from stages.train.combinations import check_combinations
+from stages.train.losses import summarize, trainer_state
+from stages.train.rows import count_rows
 from tests.train.rows import write_data
 
 pytestmark = pytest.mark.e2e
@@ -46,17 +50,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def params(place: Path, *overrides: str) -> Config:
     path = place / "params.yaml"
     path.write_text(compose([*SMALL, *overrides]), encoding="utf-8")
-    return read_params("train", "launcher", "engine", path=path)
+    return read_params("train", "launcher", "engine", "evaluate", path=path)
 
 
 def ask(place: Path, found: Config, output: Path, data: str = "", base: str = "base") -> dict[str, Any]:
     """The configuration of a training, and what preflight wants to know beside it."""
     rows = place / (data or found.train.stage)
+    asked = found.evaluate
+    trained = with_template(place / base, fixed_arguments(asked.template), place)
     config = arguments(
-        found.train, model=str(place / base), data=str(rows), output=str(output), use_cpu=True, has_eval=(rows / "eval.jsonl").exists(),
-        checkpoint_steps=found.launcher.checkpoint_steps, distributed=found.launcher.kind != "local",
+        found.train, model=str(trained), data=str(rows), output=str(output), use_cpu=True, has_eval=(rows / "eval.jsonl").exists(),
+        checkpoint_steps=found.launcher.checkpoint_steps, distributed=found.launcher.kind != "local", rows=count_rows(rows),
+        template=asked.template,
     )  # fmt: skip
-    return {"config": config, "engine": found.engine.kind, "data": str(rows)}
+    served = {"model": str(place / base), "template": asked.template, "think_close": asked.think_close}
+    return {"config": config, "engine": found.engine.kind, "data": str(rows), "served": served}
 
 
 def work(folder: Path, runs: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
@@ -126,6 +134,65 @@ def test_the_estimate_counts_what_the_trainer_trains(place: Path, trained: dict[
         assert counted + head == told, name
 
 
+def test_one_row_and_a_few_rows_train_to_the_end_with_the_defaults(place: Path) -> None:
+    cases = [(rows, packing) for rows in (1, 3, 7, 32) for packing in (False, True)]
+    runs = []
+    for rows, packing in cases:
+        name = f"rows-{rows}-{packing}"
+        write_data(place / name, "sft", rows=rows)
+        found = params(place, f"train.packing={str(packing).lower()}", "train.logging_steps=5")
+        checked = ask(place, found, place / "few" / name / "out", data=name)
+        told = preflight.check(found.train, found.launcher, **checked)
+        assert rows == 32 or [warning for warning in told["warnings"] if "fewer than the 8" in warning]
+        runs.append({"name": name, "config": checked["config"]})
+    done = work(place / "few", runs)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rows, packing in cases:
+        output = place / "few" / f"rows-{rows}-{packing}" / "out"
+        state = trainer_state(output)
+        assert summarize(state)["initial_loss"] > 0 and (output / "adapter_model.safetensors").is_file()
+        assert packing or state["global_step"] == -(-rows // 8)
+
+
+# like the published ones of SmolLM3 and Qwen3: thoughts of past answers are dropped, an empty one is served where thinking is off
+THINKING = (
+    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n' + ('/no_think' if not enable_thinking|default(true) else '/think') "
+    "+ '<|im_end|>\n' }}{% endif %}"
+    "{% for message in messages %}{% set said = message['content'].split('</think>')[-1].lstrip('\n') %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% if message['role'] == 'assistant' and loop.last %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{{ said + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% if not enable_thinking|default(true) %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "turns", "refused"),
+    [
+        ([], 1, ""),
+        (["+evaluate.template.enable_thinking=false"], 1, ""),
+        ([], 2, "prompt"),
+        (["+train.extra.mask_history=true"], 2, ""),
+    ],
+)
+def test_a_thinking_template_is_trained_as_it_is_served_or_refused(place: Path, overrides: list[str], turns: int, refused: str) -> None:
+    base, rows = place / "thinking", place / f"turns-{turns}"
+    if not base.exists():
+        shutil.copytree(place / "base", base)
+        (base / "chat_template.jinja").write_text(THINKING)
+    info = read_json(write_data(rows, "sft") / "dataset_info.json")
+    said = [{"role": role, "content": f"{role} {number}"} for number in range(turns) for role in ("user", "assistant")]
+    write_jsonl(rows / info["train"]["file_name"], [{"messages": said}] * 8)
+    found = params(place, *overrides)
+    checked = ask(place, found, place / "out", data=rows.name, base="thinking")
+    if not refused:
+        preflight.check(found.train, found.launcher, **checked)
+        return
+    with pytest.raises(PawlError, match=refused) as error:
+        preflight.check(found.train, found.launcher, **checked)
+    assert "row 1 of data/train" in error.value.what and "mask_history" in error.value.fix
+
+
 def test_held_out_rows_are_evaluated_while_it_trains(place: Path) -> None:
     folder = place / "evaluated"
     folder.mkdir()
@@ -191,6 +258,8 @@ BROKEN: list[tuple[str, list[str], str, list[str]]] = [
     ("reference of pissa", ["train=dpo", "train.pissa_init=true"], "dpo", ["PiSSA", "train.pref_loss=orpo"]),
     ("a row that cannot be read", [], "garbled", ["LLaMA-Factory cannot read a row"]),
     ("more memory than there is", ["train.per_device_train_batch_size=2000000"], "sft", ["GiB", "train.per_device_train_batch_size"]),
+    ("attention without its package", ["+train.extra.flash_attn=fa2"], "sft", ["train.extra.flash_attn", "GPU"]),
+    ("thoughts that would be scored", [], "thoughts", ["evaluate.think_close"]),
     ("conflicting arguments", ["+train.extra.use_galore=true"], "sft", ["LLaMA-Factory refuses", "GaLore"]),
 ]  # fmt: skip
 
@@ -199,6 +268,8 @@ BROKEN: list[tuple[str, list[str], str, list[str]]] = [
 def test_what_cannot_work_is_refused_with_the_key_and_the_fix(place: Path, overrides: list[str], data: str, words: list[str]) -> None:
     if data == "empty":
         write_data(place / "empty", "sft", rows=0)
+    if data == "thoughts":
+        write_data(place / "thoughts", "sft", answer="<think>\nwell\n</think>\n\none")
     if data == "garbled":
         (write_data(place / "garbled", "sft") / "train.jsonl").write_text('{"text": "no messages here"}\n' * 8)
     found = params(place, *overrides)
@@ -233,7 +304,7 @@ def test_a_base_that_could_not_be_served_is_refused(place: Path, tmp_path: Path,
         write_json(tmp_path / "tokenizer_config.json", settings | {"eos_token": "<|endoftext|>"})
     found = params(place)
     asked = ask(place, found, place / "out")
-    asked["config"]["model_name_or_path"] = str(tmp_path)
+    asked["config"]["model_name_or_path"] = asked["served"]["model"] = str(tmp_path)
     with pytest.raises(PawlError, match=words):
         preflight.check(found.train, found.launcher, **asked)
 

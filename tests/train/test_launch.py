@@ -21,6 +21,8 @@ from tests.train.rows import write_data
 from tests.train.test_arguments import train
 from tests.train.test_checkpoints import saved
 
+SERVED = {"model": "m", "template": {}, "think_close": ""}
+
 
 def launcher(*overrides: str, folder: Path) -> Launcher:
     (folder / "params.yaml").write_text(compose(overrides), encoding="utf-8")
@@ -30,7 +32,7 @@ def launcher(*overrides: str, folder: Path) -> Launcher:
 def commands(folder: Path, *overrides: str, micro: bool = False) -> list[str]:
     config = {"dataset_dir": "d", "output_dir": str(folder), "use_cpu": True}
     section = train(micro_steps=2)
-    planned = launch.plan(config, section, launcher(*overrides, folder=folder), folder, "transformers", micro)
+    planned = launch.plan(config, section, launcher(*overrides, folder=folder), folder, "transformers", SERVED, micro)
     return [" ".join(argv).partition("-m ")[2] for argv in planned]
 
 
@@ -201,7 +203,7 @@ def test_what_cannot_be_resumed_does_not_go_on_from_a_checkpoint_that_lies_there
     for section, goes_on in ((train(), True), (train(pissa_init=True), False)):
         folder = tmp_path / str(goes_on)
         saved(folder, 3)
-        launch.launch({"use_cpu": True}, section, launcher(folder=tmp_path), folder, engine="transformers", timeout_s=9)
+        launch.launch({"use_cpu": True}, section, launcher(folder=tmp_path), folder, engine="transformers", served=SERVED, timeout_s=9)
         assert ("resume_from_checkpoint" in begun[-1]) is goes_on is (folder / "checkpoint-3").exists()
 
 
@@ -220,7 +222,7 @@ def test_a_result_of_code_or_rows_that_were_edited_meanwhile_does_not_count(tmp_
 
     monkeypatch.setattr(stage, "launch", trained)
     with pytest.raises(PawlError, match="edited while this stage ran"):
-        stage.run(train(), launcher(folder=tmp_path), "transformers")
+        stage.run(train(), launcher(folder=tmp_path), "transformers", read_params("evaluate").evaluate)
     assert not kept
 
 
@@ -229,6 +231,18 @@ def state(tmp_path: Path, losses: list[float]) -> Path:
     history.append({"step": len(losses), "epoch": 1.0, "train_runtime": 12.5})
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history, "global_step": len(losses), "epoch": 1.0}))
     return tmp_path
+
+
+def test_a_training_that_ended_before_its_first_log_has_the_mean_of_its_losses(tmp_path: Path) -> None:
+    """Packed rows: how many there will be is known to the trainer alone."""
+    history = [{"step": 2, "epoch": 1.0, "train_loss": 1.25, "train_runtime": 3.0}]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history, "global_step": 2, "epoch": 1.0}))
+    record = trainer_state(tmp_path)
+    assert losses_csv(record).splitlines()[1:] == ["2,1.0000,train,1.250000"] and summarize(record)["final_loss"] == 1.25
+    history[0]["train_loss"] = math.nan
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history, "global_step": 2, "epoch": 1.0}))
+    with pytest.raises(PawlError, match="became nan"):
+        trainer_state(tmp_path)
 
 
 def test_losses_come_from_the_trainers_record(tmp_path: Path) -> None:
@@ -255,10 +269,14 @@ def test_equal_training_gives_equal_bytes(tmp_path: Path) -> None:
         output.mkdir(exist_ok=True)
         (output / "adapter_model.safetensors").write_bytes(b"weights")
         (output / "training_args.bin").write_bytes(b"host name and time")
-        (output / "adapter_config.json").write_text(json.dumps({"target_modules": order, "r": 16}))
+        place = f"/home/{order[0]}/models/base"
+        (output / "adapter_config.json").write_text(json.dumps({"target_modules": order, "r": 16, "base_model_name_or_path": place}))
         result.keep(output, tmp_path, tmp_path / "adapter", train())
         kept.append({path.name: path.read_bytes() for path in (tmp_path / "adapter").iterdir()})
     assert kept[0] == kept[1] and set(kept[0]) == {"adapter_model.safetensors", "adapter_config.json"}
+    assert json.loads(kept[0]["adapter_config.json"])["base_model_name_or_path"] == "models/base", "in every clone"
+    result.keep(output, tmp_path, tmp_path / "adapter", train(), origin="Qwen/Qwen3-0.6B")
+    assert json.loads((tmp_path / "adapter/adapter_config.json").read_text())["base_model_name_or_path"] == "Qwen/Qwen3-0.6B"
 
 
 def test_a_whole_model_is_kept_with_the_bases_own_tokenizer(tmp_path: Path) -> None:
@@ -268,14 +286,17 @@ def test_a_whole_model_is_kept_with_the_bases_own_tokenizer(tmp_path: Path) -> N
         for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             (folder / name).write_text(words)
     (base / "config.json").write_text("base")
-    (output / "config.json").write_text("trained")
+    (output / "config.json").write_text(json.dumps({"model_type": "trained", "_name_or_path": "/home/anna/base"}))
     for number in (1, 2):
         (output / f"model-0000{number}-of-00002.safetensors").write_bytes(b"weights")
     (output / "model.safetensors.index.json").write_text("{}")
     (output / "optimizer.pt").write_bytes(b"x")
     digest = result.keep(output, base, tmp_path / "adapter", train(finetuning_type="full"))
     kept = {path.name: path.read_text() for path in (tmp_path / "adapter").iterdir()}
-    assert kept["config.json"] == "trained" and kept["tokenizer.json"] == kept["chat_template.jinja"] == "the base's own"
+    assert (
+        json.loads(kept["config.json"]) == {"model_type": "trained"}
+        and kept["tokenizer.json"] == kept["chat_template.jinja"] == "the base's own"
+    )
     assert "optimizer.pt" not in kept and "adapter_config.json" not in kept and len(digest) == 64
 
 

@@ -8,17 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jinja2 import TemplateError
 from omegaconf import OmegaConf
 
 from stages.common.errors import PawlError
 from stages.common.schema import Data
 from stages.train import __main__ as stage
 from stages.train.known import refuse
-from stages.train.preflight import steps
-from stages.train.rendering import check_template
-from stages.train.rows import check_stage, has_eval, read_rows, write_longest
+from stages.train.preflight import check_thoughts, short_training, steps
+from stages.train.rendering import Served, Trained, check_template
+from stages.train.rows import check_stage, count_rows, has_eval, read_rows, write_longest
 from tests.train.rows import write_data
-from tests.train.test_arguments import train
+from tests.train.test_arguments import config, train
 
 DATA = Data(name="d", seed=3, sources={}, max_rows=0, ngram=13, max_contamination=0.5, max_bad_fraction=0.0)
 
@@ -86,8 +87,9 @@ class Words:
         assert not add_special_tokens
         return {"input_ids": self.ids(text)}
 
-    def apply_chat_template(self, messages: list[dict[str, str]], add_generation_prompt: bool, tokenize: bool) -> str:
-        text = [f"<s> {m['content']} </s>" for m in messages if m["role"] == "system"]
+    def apply_chat_template(self, messages: list[dict[str, str]], add_generation_prompt: bool, tokenize: bool, mode: str = "") -> str:
+        text = [f"<m> {mode}"] if mode else []
+        text += [f"<s> {m['content']} </s>" for m in messages if m["role"] == "system"]
         turns = [m for m in messages if m["role"] != "system"]
         text += [self.user.format(m["content"]) if m["role"] == "user" else f"{m['content']} {self.end}" for m in turns]
         return " ".join(text)
@@ -105,12 +107,17 @@ def trained(served: Words, user: str = "<u> {} </u> <a>", end: str = "</a>", sys
     return SimpleNamespace(encode_oneturn=encode_oneturn)
 
 
+def check(template: Any, served: Words, rows: list[dict[str, Any]], named: str, ends: set[int], **arguments: str) -> None:
+    """As for the stages that learn the last answer alone."""
+    check_template(Trained(template, None, several=False), Served(served, arguments), [("a row", row) for row in rows], named, ends)
+
+
 ROW = {"_prompt": [{"role": "user", "content": "hello you"}], "_response": [{"role": "assistant", "content": "hi"}], "_system": "be short"}
 
 
 def test_a_template_that_renders_what_is_served_passes() -> None:
     served = Words()
-    check_template(trained(served), None, served, [ROW], "", {served.ids("</a>")[0]})
+    check(trained(served), served, [ROW], "", {served.ids("</a>")[0]})
 
 
 @pytest.mark.parametrize(
@@ -125,7 +132,7 @@ def test_a_template_that_renders_what_is_served_passes() -> None:
 def test_the_first_token_that_differs_is_shown(changes: dict[str, str], words: list[str]) -> None:
     served = Words()
     with pytest.raises(PawlError) as refused:
-        check_template(trained(served, **changes), None, served, [ROW], "mine", {served.ids("</a>")[0]})
+        check(trained(served, **changes), served, [ROW], "mine", {served.ids("</a>")[0]})
     assert refused.value.where == "train.template (mine)" and "leave train.template empty" in refused.value.fix
     for word in words:
         assert word in refused.value.what
@@ -148,23 +155,23 @@ def test_chosen_and_rejected_answers_and_the_prompt_of_each_are_compared(row: di
         return (prompt + more, answer) if part == "prompt" else (prompt, more + answer)
 
     ends = {served.ids("</a>")[0]}
-    check_template(SimpleNamespace(encode_oneturn=encode_oneturn), None, served, [answers("hi", "")], "", ends)
+    check(SimpleNamespace(encode_oneturn=encode_oneturn), served, [answers("hi", "")], "", ends)
     with pytest.raises(PawlError, match=f"the {part} that is trained differs") as refused:
-        check_template(SimpleNamespace(encode_oneturn=encode_oneturn), None, served, [row], "", ends)
+        check(SimpleNamespace(encode_oneturn=encode_oneturn), served, [row], "", ends)
     assert "'<think>'" in refused.value.what
 
 
 def test_an_answer_that_never_ends_is_refused() -> None:
     served = Words()
     with pytest.raises(PawlError, match="no token at the end"):
-        check_template(trained(served), None, served, [ROW], "", {10**6})
+        check(trained(served), served, [ROW], "", {10**6})
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused() -> None:
     served = Words()
     served.chat_template = None
     with pytest.raises(PawlError, match="no chat template"):
-        check_template(trained(served), None, served, [ROW], "", {1})
+        check(trained(served), served, [ROW], "", {1})
 
 
 def test_a_refusal_ends_with_exit_code_3() -> None:
@@ -196,3 +203,102 @@ def test_rows_are_known_to_be_made_anew_where_plain_text_takes_turns_with_answer
     (tmp_path / "dvc.lock").write_text(json.dumps(lock))
     assert stage.rebuilt(DATA, train(stage=asked)) is anew
     assert stage.rebuilt(DATA, train(stage=asked, cutoff_len=train().cutoff_len + 1))
+
+
+@pytest.mark.parametrize(("rows", "logged"), [(1, 1), (3, 1), (7, 1), (32, 4), (41, 5), (10_000, 5)])
+def test_a_short_training_logs_its_loss(rows: int, logged: int) -> None:
+    assert config(rows=rows)["logging_steps"] == logged
+    assert config(train(max_steps=4), rows=10_000)["logging_steps"] == 4
+
+
+def test_warm_up_steps_are_not_overruled_by_the_ratio() -> None:
+    """The trainer takes warmup_ratio where both are given."""
+    told = config(train(extra={"warmup_steps": 20}))
+    assert told["warmup_steps"] == 20 and "warmup_ratio" not in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "rows", "words"),
+    [
+        ({}, 400, []),
+        ({}, 1, ["1 rows are fewer than the 8", "takes 1 steps and the training has 1", "learning rate of 0"]),
+        ({"warmup_ratio": 0.0}, 8, []),
+        ({"warmup_ratio": 1.0}, 400, ["takes for one step"]),
+        ({"extra": {"warmup_steps": 500}}, 16, ["(train.extra.warmup_steps) takes 500 steps and the training has 2"]),
+        ({"gradient_accumulation_steps": 64, "warmup_ratio": 0.0}, 32, ["32 rows are fewer than the 512"]),
+        ({"eval_steps": 100.0}, 400, ["train.eval_steps is 100 and the training has 50 steps"]),
+    ],
+)
+def test_settings_that_a_short_training_never_reaches_are_told(
+    tmp_path: Path, changes: dict[str, Any], rows: int, words: list[str]
+) -> None:
+    found = read_rows(write_data(tmp_path, "sft", rows=rows, held_out=2))
+    warnings = short_training(train(**changes), found, steps(train(**changes), count_rows(tmp_path), 1))
+    assert len(warnings) == len(words), warnings
+    for warning, word in zip(warnings, words, strict=True):
+        assert word in warning
+
+
+def test_rows_with_thoughts_are_refused_where_evaluation_would_score_the_thoughts(tmp_path: Path) -> None:
+    rows = read_rows(write_data(tmp_path, "sft", answer="<think>\none and one\n</think>\n\ntwo"))
+    check_thoughts(rows, "</think>")
+    check_thoughts(read_rows(write_data(tmp_path / "plain", "sft")), "")
+    with pytest.raises(PawlError, match="score as part of the answer") as refused:
+        check_thoughts(rows, "")
+    assert "evaluate.think_open" in refused.value.fix and refused.value.code == 3
+
+
+class Thinks(Words):
+    """Serves an empty thought in the last answer alone, and refuses system turns."""
+
+    def apply_chat_template(self, messages: list[dict[str, str]], add_generation_prompt: bool, tokenize: bool, mode: str = "") -> str:
+        if messages[0]["role"] == "system":
+            raise TemplateError("System role not supported")
+        last = [] if add_generation_prompt else [{"role": "assistant", "content": f"<think> </think> {messages[-1]['content']}"}]
+        kept = messages if add_generation_prompt else messages[:-1]
+        return super().apply_chat_template([*kept, *last], add_generation_prompt, tokenize, mode)
+
+
+def learnt(served: Words) -> Any:
+    """As LLaMA-Factory's template of a thinking model: every answer has a thought, unless only the last one is learnt."""
+
+    def encode_multiturn(tokenizer: Any, messages: list[dict[str, str]], system: str | None, tools: None, discard: bool) -> Any:
+        pairs = []
+        for number in range(0, len(messages), 2):
+            thought = "" if discard and number + 2 < len(messages) else "<think> </think>"
+            asked = served.ids(f"<u> {messages[number]['content']} </u> <a>")
+            pairs.append((asked, served.ids(f"{thought} {messages[number + 1]['content']} </a>")))
+        return pairs
+
+    return SimpleNamespace(encode_multiturn=encode_multiturn, preserve_thinking=False)
+
+
+TWO_TURNS = {
+    "_prompt": [{"role": role, "content": f"{role} says"} for role in ("user", "assistant", "user")],
+    "_response": [{"role": "assistant", "content": "end"}], "_system": "",
+}  # fmt: skip
+
+
+def test_each_turn_is_compared_behind_the_prompt_that_the_trainer_gives_it() -> None:
+    served = Thinks()
+    ends = {served.ids("</a>")[0]}
+    check_template(Trained(learnt(served), None), Served(served), [], "", ends)
+    with pytest.raises(PawlError, match="prompt") as refused:
+        check_template(Trained(learnt(served), None), Served(served), [("row 3", TWO_TURNS)], "", ends)
+    assert "'<think>'" in refused.value.what and "row 3" in refused.value.what and "mask_history" in refused.value.fix
+    check_template(Trained(learnt(served), None, mask_history=True), Served(served), [("row 3", TWO_TURNS)], "", ends)
+
+
+def test_the_arguments_that_the_template_is_served_with_are_compared() -> None:
+    served = Words()
+    ends = {served.ids("</a>")[0]}
+    with pytest.raises(PawlError, match="at token 0") as refused:
+        check(trained(served), served, [], "", ends, mode="no_think")
+    assert "evaluate.template {'mode': 'no_think'}" in refused.value.fix
+
+
+def test_a_row_that_the_chat_template_refuses_is_named() -> None:
+    served = Thinks()
+    with pytest.raises(PawlError, match="System role not supported") as refused:
+        check_template(Trained(learnt(served), None), Served(served), [("row 7 of data/train", ROW)], "", {served.ids("</a>")[0]})
+    assert "row 7 of data/train" in refused.value.what and refused.value.where == "train.template" and refused.value.code == 3
