@@ -16,8 +16,6 @@ PORT ?= 5000
 SERVE := $(if $(shell command -v nvidia-smi),serve-gpu,serve-cpu)
 SWEEP ?= learning_rate
 JOBS ?= 2
-# of the hundreds of figures in reports/, those that a person chooses by; every parameter that differs is shown
-COLUMNS_KEPT := Experiment|(.*:)?(outcome|final_loss|evidence\.pooled\.(difference|low|high|p_better))$$|(.*:)?(model|data|train|launcher|judge)\.
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +27,8 @@ run: .venv/ready  ## from data to verdict: compose the configuration and run wha
 	@dvc status -q || { echo "make: error: results are missing or stale although dvc repro succeeded: is the disk full? see 'dvc status'" >&2; exit 1; }
 	@rm -f reports/failure.md
 	@python -m stages.report --show
+	@test -z "$$(git status --porcelain 2>/dev/null)" || \
+	  echo "  to keep it: git add -A && git commit -m 'A run'    (the agent and sweeps start from a commit)"
 
 test: check  ## everything: the quick tests, then the real pipeline end to end
 	@pytest -n 2 --dist loadfile -m e2e
@@ -40,8 +40,14 @@ check: .venv/ready  ## lint, types and quick tests
 	@pytest -n 4 --dist loadfile   # of two cores a third would idle, since tests of servers and time limits wait
 
 ui: .venv/ready  ## open MLflow on http://127.0.0.1:5000 (PORT=5001 make ui: another port)
-	@test -n "$${MLFLOW_TRACKING_URI:-}" && echo "runs are logged to MLFLOW_TRACKING_URI: open that server, or unset it for the local store" || \
-	  mlflow ui --host 127.0.0.1 --port $(PORT) --backend-store-uri "sqlite:///$(CURDIR)/mlflow.db"
+	@if test -n "$${MLFLOW_TRACKING_URI:-}"; then \
+	  echo "runs are logged to MLFLOW_TRACKING_URI: open that server, or unset it for the local store"; \
+	elif (exec 3<>/dev/tcp/127.0.0.1/$(PORT)) 2>/dev/null; then \
+	  echo "make: error: port $(PORT) is taken: open http://127.0.0.1:$(PORT) if that is MLflow, or 'PORT=$$(($(PORT) + 1)) make ui'" >&2; exit 1; \
+	else \
+	  MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --host 127.0.0.1 --port $(PORT) --workers 1 \
+	    --backend-store-uri "sqlite:///$(CURDIR)/mlflow.db"; \
+	fi
 
 page: .venv/ready  ## build reports/index.html from the results, experiments and sweeps as they are now
 	@python -m stages.report
@@ -52,7 +58,7 @@ sweep: .venv/ready  ## queue conf/sweep/$SWEEP.args and work it off with $JOBS w
 	@dvc queue start -j $(JOBS)
 
 compare: .venv/ready  ## parameters and scores of the runs and sweeps that DVC knows, what differs only, on one screen
-	@dvc exp show --md --only-changed --precision 4 --drop '(?!$(COLUMNS_KEPT))'
+	@python -m stages.common.compare
 
 doctor: .venv/ready  ## what this machine can run, and what is missing
 	@python -m stages.common.doctor

@@ -40,17 +40,28 @@ class PawlError(Exception):
         return "\n".join(lines)
 
 
+def no_room(path: Path | str, *, quota: bool = False) -> PawlError:
+    """Why nothing more can be written at a path: a used-up quota, no inodes for new files, or a full disk."""
+    folder = next((each for each in (Path(path or "."), *Path(path or ".").parents) if each.is_dir()), Path.cwd())
+    free = f"{shutil.disk_usage(folder).free / 2**20:.0f} MiB free"
+    disk, again = os.statvfs(folder), "and run again"
+    if quota:
+        return PawlError(
+            f"the disk quota is used up ({free} on the disk)", where=str(path), fix=f"remove files of yours, or ask for more, {again}"
+        )
+    if disk.f_files and not disk.f_favail:  # a file system without a table of inodes says 0 of 0
+        what = f"the disk has no inodes left for new files ({free}, which is not what is missing)"
+        return PawlError(
+            what, where=str(path), fix=f"remove many small files, such as caches of packages ('df -i' shows the disk), {again}"
+        )
+    return PawlError(f"the disk is full ({free})", where=str(path), fix=f"free some space (.pawl/merged can be rebuilt) {again}")
+
+
 def from_os_error(error: OSError) -> PawlError:
     """Translate the operating system's refusals that a person can mend."""
     path = str(error.filename2 or error.filename or "")  # of a copy, the target
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        folder = Path(path).parent if path and Path(path).parent.exists() else Path.cwd()
-        free = shutil.disk_usage(folder).free / 2**20
-        return PawlError(
-            f"the disk is full ({free:.0f} MiB free)",
-            where=path or str(folder),
-            fix="free some space (.pawl/merged can be rebuilt) and run again",
-        )
+        return no_room(path, quota=error.errno == errno.EDQUOT)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return PawlError("no permission to write or read here", where=path, fix="check the owner and mode of that path, then run again")
     return PawlError(f"{error.strerror or error}", where=path, fix="check that path, then run again")
@@ -75,7 +86,7 @@ def run_main(name: str, main: Callable[[], int | None]) -> None:
     try:
         code = main()
     except PawlError as error:
-        _show(name, str(error), debug)
+        _show(name, f"{error}{_way_back()}", debug)
         sys.exit(error.code)
     except KeyboardInterrupt:
         print(f"{name}: stopped after {time.monotonic() - start:.0f} s; nothing half-written was kept", file=sys.stderr)
@@ -83,12 +94,21 @@ def run_main(name: str, main: Callable[[], int | None]) -> None:
     except BrokenPipeError:
         sys.exit(141)
     except OSError as error:
-        _show(name, str(from_os_error(error)), debug)
+        _show(name, f"{from_os_error(error)}{_way_back()}", debug)
         sys.exit(1)
     except Exception as error:  # the last resort of a command line: everything else is a bug of ours
         _show(name, f"{type(error).__name__}: {str(error)[:2000]}\n  fix:   this is a bug; PAWL_DEBUG=1 shows the traceback", debug)
         sys.exit(1)
     sys.exit(code or 0)
+
+
+def _way_back() -> str:
+    """How to undo what `dvc exp run` leaves of a failed run in the user's own tree: changed parameters, results removed or half new."""
+    if os.environ.get("DVC_EXP_NAME") and os.environ.get("DVC_ROOT") == str(Path.cwd()):
+        return (
+            "\n  back:  'make run' for what conf/ says, or 'git restore params.yaml dvc.lock reports && dvc checkout' for the last commit"
+        )
+    return ""
 
 
 def _show(name: str, text: str, debug: bool) -> None:

@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 
 from stages.common import process
-from stages.common.errors import PawlError
+from stages.common.errors import PawlError, no_room
 
 _PIP = (
     "download", "--no-deps", "--only-binary=:all:", "--require-hashes", "--no-input", "--progress-bar=off", "--disable-pip-version-check",
@@ -70,8 +70,9 @@ def _explain(log: str, package: str, code: int, timeout_s: float) -> PawlError:
     if "DO NOT MATCH THE HASHES" in log:
         fix = "correct sha256, or find out why the package changed before you trust it"
         return PawlError(f"the wheel's hash is not the one in the configuration:\n{last}", where=package, fix=fix)
-    if "No space left on device" in log:
-        return PawlError(f"the disk is full:\n{last}", where=package, fix="free some space and run again")
+    if "No space left on device" in log or "Disk quota exceeded" in log:
+        full = no_room(tempfile.gettempdir(), quota="quota" in log)
+        return PawlError(f"{full.what}:\n{last}", where=f"{package}, {full.where}", fix=full.fix)
     if re.search(_NO_NETWORK, log):
         fix = "check the network, or point pip at a mirror (PIP_INDEX_URL) or at a folder of wheels (PIP_FIND_LINKS), and run again"
         return PawlError(f"the package index cannot be reached:\n{last}", where=package, fix=fix)

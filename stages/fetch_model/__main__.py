@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ def build(model: Model, target: Path) -> dict[str, Any]:
         else:
             tiny.write(target, model.dtype)
     except Exception as error:  # the Rust writers of weights and tokenizer have errors of their own, of no common kind
-        if "No space left" in str(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from None
+        if full := re.search(r"No space left|Disk quota exceeded", str(error)):
+            number = errno.EDQUOT if "quota" in full[0] else errno.ENOSPC
+            raise OSError(number, os.strerror(number), str(target)) from None
         raise
     for path in target.iterdir():
         path.chmod(0o644)  # transformers saves weights for their owner alone, which a shared cache cannot serve

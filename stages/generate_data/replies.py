@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from stages.common.completion import Reply, odd
-from stages.common.errors import PawlError
+from stages.common.errors import PawlError, no_room
 from stages.common.llm import Asking
 
 _COLUMNS = "key BLOB PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, finish_reason TEXT"
@@ -129,9 +129,8 @@ class Replies:
 
     def _explain(self, error: Exception) -> PawlError:
         if "full" in str(error):
-            return PawlError(
-                "the disk is full: the teacher's replies cannot be kept", where=str(self.path), fix="free some space and run again"
-            )
+            full = no_room(self.path)
+            return PawlError(f"{full.what}: the teacher's replies cannot be kept", where=full.where, fix=full.fix)
         fix = "if it is damaged, move it away: its replies are then asked for, and paid for, again"
         return PawlError(f"the cache of the teacher's replies cannot be used: {error}", where=str(self.path), fix=fix)
 

@@ -31,7 +31,10 @@ _PIECE = 10_000
 _MEMORY = "not enough memory: halve train.per_device_train_batch_size and double train.gradient_accumulation_steps"
 _CAUSES = (
     (r"out of memory|OutOfMemory|Cannot allocate memory|can't allocate memory", _MEMORY),
-    (r"No space left on device", "the disk is full: free some space, then run 'dvc repro' again"),
+    (
+        r"No space left on device|Disk quota exceeded",
+        "the disk is full or has no inodes left (df -h, df -i): free some, then run 'dvc repro' again",
+    ),
     (r"Some keys are not used by the HfArgumentParser: (.*)", "LLaMA-Factory does not know a key: see stages/train/arguments.py"),
     (r"Cannot find valid samples", "no row fits into train.cutoff_len"),
     (r"NonFiniteLossError", "lower train.learning_rate, raise train.warmup_ratio, or train.precision=bf16 instead of fp16"),

@@ -187,6 +187,23 @@ def test_a_sweep_on_two_workers_is_trained_tracked_shown_and_adopted(smoke: tupl
     assert run_in(folder, "git", "status", "--porcelain").stdout == "" and ran(run_in(folder, "dvc", "repro").stdout) == []
 
 
+def test_a_failed_dvc_exp_run_can_be_undone_by_both_commands_that_are_named_and_nothing_runs_again(
+    smoke: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, _ = smoke
+    run_in(folder, "git", "add", "-A")
+    run_in(folder, "git", "commit", "-qm", "before", "--allow-empty")
+    adapter = (folder / "models/adapter/adapter_model.safetensors").read_bytes()
+    for back in ("git restore params.yaml dvc.lock reports && dvc checkout", "make run"):
+        failed = run_in(folder, "dvc", "exp", "run", "-S", "+train.extra.bogus=1", ok=False)
+        assert failed.returncode and back in failed.stderr, "the commands are named where it fails"
+        assert not (folder / "models/adapter").exists() and run_in(folder, "git", "status", "--porcelain", "params.yaml").stdout
+        done = run_in(folder, "bash", "-c", back)
+        assert set(ran(done.stdout)) <= {"track"} and run_in(folder, "dvc", "status", "-q").returncode == 0
+        assert run_in(folder, "git", "status", "--porcelain").stdout == "", back
+        assert (folder / "models/adapter/adapter_model.safetensors").read_bytes() == adapter
+
+
 def test_dvc_shows_plots_and_differences_and_refuses_a_wrong_type(smoke: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = smoke
     shown = run_in(folder, "dvc", "plots", "show", "-o", ".pawl/plots")

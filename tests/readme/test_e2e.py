@@ -17,6 +17,13 @@ from tests.conftest import ROOT, copy_repository
 pytestmark = pytest.mark.e2e
 
 
+def workers(parent: int) -> int:
+    """Python processes below one process."""
+    import psutil
+
+    return sum("python" in child.name() or "uvicorn" in child.name() for child in psutil.Process(parent).children(recursive=True))
+
+
 def test_make_ui_serves_mlflow(tmp_path):
     folder = copy_repository(tmp_path / "clone")
     (folder / ".venv").symlink_to(ROOT / ".venv")
@@ -35,6 +42,9 @@ def test_make_ui_serves_mlflow(tmp_path):
                 time.sleep(0.5)
         assert b"MLflow" in page, (tmp_path / "ui.log").read_text()
         assert (folder / "mlflow.db").exists()
+        assert workers(ui.pid) <= 2, "one worker and what supervises it, no job runner"
+        second = subprocess.run(["make", "ui", f"PORT={port}"], cwd=folder, capture_output=True, text=True, timeout=60)
+        assert second.returncode and f"port {port} is taken" in second.stderr and f"PORT={port + 1} make ui" in second.stderr
     finally:
         os.killpg(ui.pid, signal.SIGTERM)
         ui.wait(30)

@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,8 @@ def test_every_command_can_be_pasted(words, monkeypatch):
         agent(rest[2:], monkeypatch)
     elif words[:2] == ["python", "-m"] and words[2] in ("stages.judge", "stages.train", "stages.generate_data"):
         takes(words[2], rest[2:], monkeypatch)
+    elif words[:2] == ["git", "restore"]:
+        assert all((ROOT / name).exists() for name in words[2:])
     elif words[:2] == ["git", "commit"]:
         assert words[2] == "-am" and len(words) == 4
     elif program == "dvc":
@@ -165,6 +168,29 @@ def test_make_clean_spares_what_was_paid_for_or_waits(tmp_path):
     assert sorted(path.name for path in (tmp_path / ".pawl").iterdir()) == kept
 
 
+def test_a_port_that_is_taken_is_named_with_another_one(tmp_path):
+    (tmp_path / ".venv").mkdir()
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        argv = ["make", "-o", ".venv/ready", "ui", f"PORT={port}"]
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode and f"port {port} is taken" in done.stderr and f"PORT={port + 1} make ui" in done.stderr
+
+
+def test_what_the_readmes_commands_write_is_no_change_for_git():
+    paths = ["dvc_plots/index.html", "mlflow.db", "reports/track.txt", "models/adapter/x", ".pawl/x"]
+    done = subprocess.run(["git", "check-ignore", "--no-index", *paths], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == paths
+
+
+def test_the_command_that_passes_the_tests_stands_beside_make_run_with_its_time():
+    (line,) = [line for line in README.splitlines() if "`make test`" in line]
+    assert "hour" in line and README.index(line) < README.index("## What lies where")
+
+
 def test_the_tree_is_there():
     (tree,) = [body for language, body in BLOCKS if language == "text" and "dvc.yaml" in body]
     for line in tree.splitlines():
@@ -196,7 +222,7 @@ def test_paths_named_in_the_text_exist():
 
 
 STAGES = sorted(f"stages.{path.parent.name}" for path in (ROOT / "stages").glob("*/__main__.py"))
-ENTRIES = ["agent", "stages.common.config", "stages.common.doctor", "stages.common.process", *STAGES]
+ENTRIES = ["agent", "stages.common.compare", "stages.common.config", "stages.common.doctor", "stages.common.process", *STAGES]
 
 
 @pytest.mark.parametrize("name", ENTRIES)
