@@ -14,7 +14,6 @@ import difflib
 import functools
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, flatten, write_text
+from stages.common.intact import State, changed, check_inputs, state
 from stages.common.mistakes import CONF, explain, first_line, located
 from stages.common.overrides import NO_HYPOTHESIS, SUBJECT, name_of, parse, with_plus, written_key
 from stages.common.redaction import redact
@@ -34,7 +34,7 @@ from stages.common.schema import SECTIONS, Config, check_together, validate
 from stages.common.secrets import close_resolvers, refuse_secrets
 
 PARAMS = ROOT / "params.yaml"
-_STARTED = time.time()
+_AT_START = state(["stages"])
 
 close_resolvers()  # params.yaml is read without them too
 
@@ -134,8 +134,11 @@ def load_params(*keys: str, untracked: Sequence[str] = (), inputs: Sequence[str]
         inputs: folders that people edit, among the stage's `deps:`.
 
     Raises:
-        PawlError: broken or missing params.yaml, an unknown key, a value out of range, a change while the stage ran.
+        PawlError: broken or missing params.yaml, an unknown key, a value out of range, a change while the stage ran, a file that is not
+            what the stage before made (see `stages.common.intact`).
     """
+    check_inputs()
+    given = state(inputs)
     before = read_params(*keys, *untracked)
     yield before
     after = read_params(*keys)
@@ -148,19 +151,21 @@ def load_params(*keys: str, untracked: Sequence[str] = (), inputs: Sequence[str]
                 where=str(PARAMS),
                 fix="its result does not count, since DVC would record it under the new values: run 'dvc repro' again",
             )
-    if path := _edited_since_start(inputs):
+    if path := _edited(inputs, given):
         raise PawlError("edited while this stage ran", where=str(path), fix="its result does not count: run 'dvc repro' again")
 
 
-def _edited_since_start(inputs: Sequence[str]) -> Path | None:
-    """A module, template or input of this stage that is younger than the process."""
+def _edited(inputs: Sequence[str], given: State) -> Path | None:
+    """A module, template or input of this stage that is another one than when the process, or the block, began."""
     # ours alone are asked: OpenCompass's are loaded when one looks into them (lazy.py)
     ours = [module for name, module in list(sys.modules.items()) if name == "__main__" or name.startswith("stages.")]
     files = [getattr(module, "__file__", None) for module in ours]
     modules = {Path(file) for file in files if file and file.startswith(f"{ROOT}/stages/")}
-    templates = {path for module in modules for path in module.parent.glob("*.j2")}
-    data = {path for name in inputs for path in (ROOT / name).rglob("*")}
-    return next((path for path in sorted(modules | templates | data) if path.is_file() and path.stat().st_mtime > _STARTED), None)
+    now, data = state(["stages"]), state(inputs)
+    used = {
+        path for path in _AT_START | now if path in modules or (path.suffix == ".j2" and path.parent in {each.parent for each in modules})
+    }
+    return changed(_AT_START, now, used) or changed(given, data, given | data)
 
 
 def read_params(*keys: str, path: Path = PARAMS) -> Config:

@@ -157,7 +157,7 @@ def dvc_processes() -> list[str]:
     try:
         locks = json.loads((folder / "rwlock").read_text(encoding="utf-8"))
         infos = [*locks.get("write", {}).values(), *(info for infos in locks.get("read", {}).values() for info in infos)]
-        return sorted({str(int(info["pid"])) for info in infos if info and alive(int(info["pid"]))})
+        return sorted({str(int(info["pid"])) for info in infos if info and _holds(int(info["pid"]), str(info["cmd"]))})
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return []  # absent or broken: DVC itself will say so
 
@@ -173,8 +173,24 @@ def alive(pid: int) -> bool:
         return True  # another user's process, or no /proc
 
 
+def _holds(pid: int, command: str) -> bool:
+    """Whether a process runs and is the one that wrote this command into DVC's lock: the number of a dead one may be another's by now.
+
+    The first word differs between `dvc` and `python -m dvc`, so the arguments after it are compared.
+    """
+    if not alive(pid):
+        return False
+    try:
+        now = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").replace("\0", " ").strip()
+    except OSError:
+        return True  # another user's process, or no /proc
+    given = command.partition(" ")[2].strip()
+    return now.endswith(f" {given}") if given else "dvc" in now
+
+
 def forget_dead_dvc() -> None:
-    """Remove DVC's read-write lock where all its holders are dead. DVC itself takes a zombie for a living process, and waits for ever."""
+    """Remove DVC's read-write lock where all its holders are dead. DVC itself takes a zombie, and a stranger with the number of a dead
+    process, for a holder at work, and refuses to run."""
     if not dvc_processes():
         (ROOT / ".dvc" / "tmp" / "rwlock").unlink(missing_ok=True)
 

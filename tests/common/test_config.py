@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from itertools import zip_longest
 from pathlib import Path
 
@@ -195,6 +197,19 @@ def test_an_edit_of_an_input_fails_the_stage_and_of_an_untracked_value_does_not(
         done = subprocess.run([sys.executable, "-c", program.format(edit=edit)], cwd=copy, capture_output=True, text=True)
         assert done.returncode == code, done.stderr
     assert "rows.jsonl" in done.stderr
+
+
+def test_a_file_from_the_future_is_no_edit_and_a_removed_input_is_one(copy: Path) -> None:
+    """Another machine's clock, or `touch -d '+2 hours'`: a clock says nothing about what changed while the stage ran."""
+    (copy / "data/local").mkdir(parents=True)
+    for name in ("data/local/rows.jsonl", "stages/common/items.py", "stages/common/config.py"):
+        (copy / name).touch()
+        os.utime(copy / name, (time.time() + 7200,) * 2)
+    program = GUARDED.replace('"data.seed")', '"data.seed", inputs=["data/local"])')
+    for edit, code in (("import stages.common.items", 0), ("pathlib.Path('data/local/rows.jsonl').unlink()", 1)):
+        done = subprocess.run([sys.executable, "-c", program.format(edit=edit)], cwd=copy, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+    assert "edited while this stage ran" in done.stderr and "rows.jsonl" in done.stderr
 
 
 def test_an_edit_of_what_a_stage_does_not_read_is_allowed(copy: Path) -> None:

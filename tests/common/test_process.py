@@ -120,9 +120,9 @@ def test_a_dead_dvc_holds_no_lock_even_while_it_is_a_zombie(tmp_path: Path, monk
     monkeypatch.setattr(process, "ROOT", tmp_path)
     lock = tmp_path / ".dvc/tmp/rwlock"
     lock.parent.mkdir(parents=True)
-    holder = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    holder = subprocess.Popen([sys.executable, "-c", "input()", "repro", "train"], stdin=subprocess.PIPE)
     try:
-        lock.write_text(json.dumps({"write": {"/x": {"pid": holder.pid, "cmd": "dvc repro"}}, "read": {}}))
+        lock.write_text(json.dumps({"write": {"/x": {"pid": holder.pid, "cmd": "/bin/dvc repro train"}}, "read": {}}))
         if ended:
             holder.kill()
             assert gone_within(holder.pid, 10), "not reaped: a zombie"
@@ -132,3 +132,21 @@ def test_a_dead_dvc_holds_no_lock_even_while_it_is_a_zombie(tmp_path: Path, monk
     finally:
         holder.kill()
         holder.communicate()
+
+
+@pytest.mark.parametrize("command", ["/venv/bin/dvc repro", "/site-packages/dvc/__main__.py repro -f train", "dvc", ""])
+def test_a_stranger_with_the_number_of_a_dead_dvc_holds_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Numbers of processes are given again; DVC asks only whether one lives, and refuses to run until somebody removes its lock."""
+    monkeypatch.setattr(process, "ROOT", tmp_path)
+    lock = tmp_path / ".dvc/tmp/rwlock"
+    lock.parent.mkdir(parents=True)
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        info = {"pid": stranger.pid, "cmd": command}
+        lock.write_text(json.dumps({"write": {"/x": info}, "read": {"/y": [info]}}))
+        assert process.dvc_processes() == []
+        process.forget_dead_dvc()
+        assert not lock.exists()
+    finally:
+        stranger.kill()
+        stranger.communicate()
