@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -43,8 +43,8 @@ _NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # no file of ours can hold it, and no tokenizer reads it
 
-Unverified = tuple[Row, str]
-"""A row without an answer that holds, and why."""
+Unverified = tuple[Row, str, str]
+"""A row without an answer that holds, why, and one of the replies."""
 
 
 @cache
@@ -61,7 +61,7 @@ def prompt(name: str, **known: Any) -> list[dict[str, str]]:
     return [{"role": "user", "content": _template(name).render(**known).strip()}]
 
 
-def improve(rows: Iterable[Row], source: Source, data: Data, teacher: Teacher) -> Iterator[Row | Unverified | Bad]:
+def improve(rows: Iterable[Row], source: Source, data: Data, teacher: Teacher) -> Generator[Row | Unverified | Bad, None, None]:
     """Each row with the teacher's reasoning and answer, in the order of the rows."""
     judge = _judge(source)
     name = "rewrite" if source.recipe == "rewrite" else "answer"
@@ -88,9 +88,10 @@ def _chosen(
 ) -> Row | Unverified | Bad:
     whole = [reply for reply in replies if _storable(reply) and reply.finish_reason != "length"]
     usable = [parts for reply in whole if (parts := divided(reply.text))]
+    said = next((reply.text for reply in replies if isinstance(reply, Reply) and reply.text), "")
     if not usable:
         refused = next((reply.reason for reply in replies if isinstance(reply, Refused)), "")
-        return Bad(row.where, refused) if refused else (row, "no candidate ends with an answer")
+        return Bad(row.where, refused) if refused else (row, "no candidate ends with an answer", said)
     mode = _mode(source, row.question)
     if mode == "majority":
         votes = Counter(normalize(answer) for _, answer in usable)
@@ -101,7 +102,7 @@ def _chosen(
         right = [parts for parts in usable if mode == "none" or _right(mode, parts[1], row.question, judge)]
         why = f"none of {len(usable)} candidates is right"
     if not right:
-        return row, why
+        return row, why, said
     reasoning, answer = right[0]
     known = row.question.answer.strip()
     return replace(
@@ -207,7 +208,7 @@ def similar(seeds: list[Question], source: Source, seed: int, teacher: Teacher, 
 
 def questions_from(
     found: Iterable[tuple[str, str]], wanted: int, seed: int, teacher: Teacher, scratch: Path
-) -> Iterator[tuple[str, str, str] | Bad]:
+) -> Generator[tuple[str, str, str] | Bad, None, None]:
     """Questions with answers from every passage that was found, as (file#number, question, answer); none nearly the same as one before."""
     diversity = Diversity(scratch)
     requests = ((place, prompt("documents", passage=passage, wanted=PAIRS), seed) for place, passage in found)

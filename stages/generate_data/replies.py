@@ -19,9 +19,7 @@ from stages.common.errors import PawlError, no_room
 from stages.common.llm import Asking
 
 _COLUMNS = "key BLOB PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, finish_reason TEXT"
-_ODD = (
-    "key BLOB PRIMARY KEY, odd TEXT NOT NULL"  # what is odd about a reply; a table of its own, which older code does not miss
-)
+_ODD = "key BLOB PRIMARY KEY, odd TEXT NOT NULL"  # what is odd about a reply; a table of its own, which older code does not miss
 _BATCH = 500  # replies in one statement; SQLite allows 32,766 parameters
 
 

@@ -8,6 +8,7 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from stages.common.questions import Bad, Question, divide, first_answers, rows_o
 from stages.common.schema import Data, Source
 from stages.generate_data import documents, hub, recipes
 from stages.generate_data.filters import Filters
+from stages.generate_data.pilot import Pilot
 from stages.generate_data.rows import Counts, Row
 from stages.generate_data.teacher import Teacher
 
@@ -115,7 +117,10 @@ class _One:
             kept, barren = kept + new, 0 if new else barren + len(block)
         if kept < wanted:
             what = f"{source.task} gave {kept} usable rows, {wanted} are wanted: {why({self.name: self.counts})}"
-            raise PawlError(what, where=f"{self.where}.count", fix="lower count or widen settings; questions of the benchmark do not count")
+            fix = "lower count or widen settings; questions of the benchmark do not count"
+            if source.recipe:
+                fix = f"take a stronger teacher (data.teacher.{source.tier}) or more candidates where rows are unverified; else {fix}"
+            raise PawlError(what, where=f"{self.where}.count", fix=fix)
 
     def finite(self) -> None:
         """Every row of a file, a package, a data set or a folder."""
@@ -139,8 +144,15 @@ class _One:
         return kept
 
     def _improved(self, clean: Iterable[Row]) -> int:
-        rows = self._sound(recipes.improve(clean, self.source, self.data, self._teachers(self.source.tier)))
-        return sum(self.filters.keep(block) for block in _blocks(rows))
+        kept, rest = 0, iter(clean)
+        for part in (islice(rest, self._pilot.left()), rest):  # the first few alone, so that nothing is paid for ahead of them
+            rows = self._sound(self._pilot.watch(recipes.improve(part, self.source, self.data, self._pilot.teacher)))
+            kept += sum(self.filters.keep(block) for block in _blocks(rows))
+        return kept
+
+    @cached_property
+    def _pilot(self) -> Pilot:
+        return Pilot(self.where, self._teachers(self.source.tier))
 
     def _counted(self, rows: Iterable[Row]) -> Iterator[Row]:
         for row in rows:
@@ -220,7 +232,8 @@ class _One:
             if not block:
                 what = f"the teacher made only {kept} usable questions, {self.source.count} are wanted: {why({self.name: self.counts})}"
                 raise PawlError(what, where=f"{self.where}.count", fix="lower count, raise the temperature, or give it more examples")
-            rows = self._sound(recipes.improve(self.filters.clean(list(self._counted(block))), answering, self.data, teacher))
+            improved = recipes.improve(self.filters.clean(list(self._counted(block))), answering, self.data, teacher)
+            rows = self._sound(self._pilot.watch(improved))
             kept += sum(self.filters.keep(part) for part in _blocks(rows))
 
     def _documents(self) -> None:
@@ -238,7 +251,7 @@ class _One:
         found = recipes.questions_from(shown, self.source.count, self.data.seed, teacher, self._scratch)
 
         def rows() -> Iterator[Row]:
-            for one in found:
+            for one in self._pilot.watch(found):
                 if isinstance(one, Bad):
                     self._bad(one, "refused")
                 else:

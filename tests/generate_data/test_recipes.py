@@ -62,8 +62,36 @@ def test_a_procedural_row_is_kept_where_the_tasks_own_scorer_agrees(root: Path) 
             reasoning, answer = messages[-1]["content"].rsplit("\n\n", 1)
             assert reasoning == "I count.\nThen I check."
             assert eval(messages[0]["content"].split(":")[1].strip(" =")) == int(answer)  # noqa: S307 - our own digits
-    with FakeServer(lambda body: "Answer: 1000") as server, pytest.raises(PawlError, match="gave 0 usable rows"):
-        make(root, server, sums=from_procedural(count=2))
+
+
+def test_a_teacher_that_is_always_wrong_is_stopped_early_with_one_of_its_answers(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = {**SUMS.settings, "max_digits": 4}
+    with (
+        FakeServer(lambda body: "I guess.\nAnswer: 123456") as server,
+        pytest.raises(PawlError, match="88 rows in a row") as caught,
+    ):
+        make(root, server, sums=from_procedural(count=500, settings=wide))
+    assert server.requests <= 88 + 4 * 8, "what was in flight ahead, and no more"
+    assert "none of 1 candidates is right" in caught.value.what and "reply: I guess. Answer: 123456" in caught.value.what
+    assert "asked: " in caught.value.what and "right: " in caught.value.what and "stronger model" in caught.value.fix
+    assert "pilot: 0 of the first 20 rows are usable" in capsys.readouterr().out
+
+
+def test_the_pilot_is_told_with_yield_and_price_before_the_rest_is_asked(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[str] = []
+
+    def half(body: dict[str, Any]) -> str:
+        told.append(capsys.readouterr().out)
+        number = int(re.search(r"What is (\d+)", asked(body)).group(1))  # type: ignore[union-attr]
+        return f"Answer: {2 * number if number % 2 else 0}"
+
+    lines = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(1, 101)]
+    with FakeServer(half) as server:
+        report = make(root, server, mine=local(root, lines, recipe="answer"))
+    assert report["rows"] == 50 and server.requests == 100
+    assert "pilot" in "".join(told) and "pilot" not in "".join(told[:20])
+    [line] = [line for line in "".join(told).splitlines() if "pilot" in line]
+    assert re.search(r"mine: pilot: 10 of the first 20 rows are usable, \S+ and \d+ tokens a row asked for", line)
 
 
 def test_a_second_run_and_a_changed_filter_ask_nothing_and_the_report_does_not_tell(root: Path) -> None:
