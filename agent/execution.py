@@ -188,6 +188,8 @@ def _commit(record: Record, *, with_state: bool) -> None:
     except PawlError as error:
         fix = "mend that, then: python -m agent restore, which commits it"
         raise PawlError(f"{record.folder} is {record.status}, but not committed: {error.what}", where=error.where, fix=fix) from None
+    if record.status == "CRASHED" and (ROOT / "stages/track").is_dir():
+        workspace.call([sys.executable, "-m", "stages.track", "--crashed", f"experiments/{record.folder}"], check=False, timeout_s=300)
     if left := workspace.changed():
         say(f"agent: warning: not mine, so left as they are: {plain(', '.join(left[:5]), 300)}")
 

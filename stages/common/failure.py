@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -15,7 +18,7 @@ from traceback import format_exception
 from typing import Any
 
 from stages.common.errors import PawlError, from_os_error
-from stages.common.files import ROOT, write_json
+from stages.common.files import ROOT, main_root, write_json
 from stages.common.redaction import redact
 
 FOLDER = Path(".pawl/failure")
@@ -33,6 +36,21 @@ def recorded(stage: str) -> Iterator[None]:
         with suppress(OSError):  # a full disk is told by the error itself
             record(stage, **_fields(error))
         raise
+    finally:
+        with suppress(OSError):
+            bring_home(stage)
+
+
+def bring_home(stage: str) -> None:
+    """From a queue worker's clone, which is thrown away, to .pawl/workers/NAME of the main checkout: the stage's log and failure."""
+    if not os.environ.get("DVC_ROOT") or main_root() == ROOT.resolve():
+        return
+    name = re.sub(r"[^\w.-]", "-", os.environ.get("DVC_EXP_NAME") or ROOT.name)[:80].strip(".") or "worker"
+    for path in (ROOT / FOLDER / f"{stage}.json", ROOT / ".pawl" / "logs" / f"{stage}.log"):
+        if path.is_file():
+            target = main_root() / ".pawl" / "workers" / name / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
 
 
 def _fields(error: BaseException) -> dict[str, Any]:

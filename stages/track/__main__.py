@@ -1,6 +1,7 @@
 """Log the run in the working tree to MLflow, once.
 
 python -m stages.track
+python -m stages.track --crashed experiments/0007-rank-64      log an experiment of the agent that crashed, as a failed run
 
 A run is found by its key (tag pawl.key): a hash of the parameters that dvc.yaml names for the stages before (a longer timeout is no new
 run), of what dvc.lock says came out, and of the verdict. A complete run
@@ -15,12 +16,14 @@ experiments/looks.jsonl.
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from stages.common import looks
 from stages.common.config import load_params
 from stages.common.errors import run_main
 from stages.common.files import ROOT, main_root, read_json, write_text
 from stages.common.process import stage_lock
+from stages.track.crashed import make_crashed
 from stages.track.record import make_record
 from stages.track.store import save
 
@@ -29,7 +32,10 @@ SECTIONS = ("experiment", "model", "data", "benchmark", "train", "launcher", "en
 
 def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(prog="python -m stages.track", description=__doc__, formatter_class=raw).parse_args()
+    parser = argparse.ArgumentParser(prog="python -m stages.track", description=__doc__, formatter_class=raw)
+    parser.add_argument("--crashed", metavar="FOLDER", type=Path, help="of an experiment that has no verdict")
+    if folder := parser.parse_args().crashed:
+        return log_crashed(folder)
     with (
         stage_lock("track"),
         load_params("experiment", "model", "data", "benchmark", "train", "launcher", "engine", "evaluate", "judge", "tracking") as params,
@@ -44,6 +50,12 @@ def main() -> None:
                 print(f"track: run {record.name} {done} in MLflow, {len(record.metrics)} metric points; 'make ui' shows it")
         # the same text always, so that an experiment that is put back finds the marker as it was
         write_text(ROOT / "reports/track.txt", "This working tree's results were logged; 'make ui' shows them.\n")
+
+
+def log_crashed(folder: Path) -> None:
+    record, tracking = make_crashed(ROOT / folder)
+    if tracking.get("kind") == "mlflow":
+        print(f"track: crashed run {record.name} {save(record, str(tracking.get('experiment')), main_root())}")
 
 
 if __name__ == "__main__":

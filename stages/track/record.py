@@ -108,7 +108,7 @@ def make_record(root: Path, sections: dict[str, Any]) -> Record:
         tags={**tags, "pawl.dvc_experiment": plain(experiment, 200)} if experiment else tags,
         artifacts=_artifacts(folder),
         datasets=_datasets(values, lock, reports),
-        parent=_parent(),
+        parent=parent_run(),
         register=register,
         model=root / "models/adapter" if register else None,
         champion=verdict.get("outcome") == "accept" and not experiment,  # one of a sweep is no champion before it is adopted
@@ -176,7 +176,7 @@ def _datasets(values: dict[str, Any], lock: dict[str, str], reports: dict[str, A
     return [Dataset(name, lock[path], path, use, int(n or 0)) for path, (name, use, n) in rows.items() if path in lock]
 
 
-def _parent() -> Parent | None:
+def parent_run() -> Parent | None:
     """The agent names its session in PAWL_SESSION; DVC says which commit an experiment of `dvc exp run` started from."""
     if session := os.environ.get("PAWL_SESSION", ""):
         return Parent(sha256_text(f"session {session}"), f"agent session {plain(session, 100)}", "session")
@@ -255,7 +255,7 @@ def _metrics(values: dict[str, Any]) -> list[Metric]:
 
 def _losses(losses: list[Loss]) -> list[Metric]:
     """loss/train and loss/eval with their steps; of two losses at one step the last counts."""
-    points = {(mlflow_name(f"loss/{split}"), step): loss for step, split, loss in losses}
+    points = {(mlflow_name(f"loss/{row.split}"), row.step): row.loss for row in losses}
     return [Metric(name, value, step) for (name, step), value in points.items() if math.isfinite(value)]
 
 

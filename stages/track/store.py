@@ -136,7 +136,7 @@ def _save(client: Any, record: Record, experiment: str, artifacts: str | None) -
     _fill(client, run.info.run_id, record)
     _inputs(client, run.info.run_id, record)
     _register(client, run, record)
-    client.set_terminated(run.info.run_id, "FINISHED")
+    client.set_terminated(run.info.run_id, "FAILED" if record.tags.get("pawl.outcome") == "crashed" else "FINISHED")
     client.set_tag(run.info.run_id, COMPLETE, "true")  # last: without it the next attempt goes over everything again
     return "completed" if found else "created"
 

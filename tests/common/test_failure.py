@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,21 @@ def test_a_stage_run_from_the_command_line_records_its_failure(root: Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", program, str(root)], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 3 and "refused" in done.stderr and left(root)["exit_code"] == 3
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_queue_workers_log_and_failure_are_brought_to_the_main_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    clone, main = tmp_path / "clone", tmp_path / "main"
+    (clone / ".pawl/logs").mkdir(parents=True)
+    (clone / ".pawl/logs/train.log").write_text("step 1")
+    monkeypatch.setattr(failure, "ROOT", clone)
+    monkeypatch.setenv("DVC_ROOT", str(main))
+    monkeypatch.setenv("DVC_EXP_NAME", "fit-lynx/..")
+    with suppress(PawlError), failure.recorded("train"):
+        if fails:
+            raise PawlError("no room")
+    brought = main / ".pawl/workers/fit-lynx-"
+    assert (brought / "train.log").read_text() == "step 1" and (brought / "train.json").exists() is fails
+    assert sorted(path.name for path in main.iterdir()) == [".pawl"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from stages.common.errors import PawlError
 from stages.track import spool, store
+from stages.track.crashed import make_crashed
 from stages.track.record import Dataset, Metric, Parent, Record
 
 pytestmark = pytest.mark.e2e  # imports MLflow and makes its database
@@ -213,3 +215,20 @@ def test_a_store_that_cannot_be_opened_is_told_with_its_place(home, monkeypatch,
     (tmp_path / ".pawl").mkdir()
     assert store.save(record(), "x", tmp_path) == "spooled"
     assert "MLflow could not record the run" in capsys.readouterr().out and len(spool.waiting(tmp_path)) == 1
+
+
+def test_a_crashed_experiment_is_one_failed_run_with_its_reason(home, tmp_path):
+    folder = tmp_path / "0007-rank-64"
+    folder.mkdir()
+    held = {"slug": "rank-64", "status": "CRASHED", "reason": "out of memory", "words": "OOM: halve the batch.", "hypothesis": "more rank"}
+    (folder / "record.json").write_text(json.dumps(held))
+    (folder / "params.yaml").write_text("train: {lora_rank: 64}\ntracking: {kind: mlflow, experiment: crashes}\n")
+    for _ in range(2):
+        crashed, tracking = make_crashed(folder)
+        store.save(crashed, tracking["experiment"], home)
+    _, (run,) = runs(home, "crashes")
+    assert run.info.status == "FAILED" and run.data.params["train.lora_rank"] == "64" and not run.data.metrics
+    assert (run.data.tags["pawl.reason"], run.data.tags["pawl.explained"]) == ("out of memory", "OOM: halve the batch.")
+    (folder / "record.json").write_text(json.dumps({**held, "status": "KEPT"}))
+    with pytest.raises(PawlError, match="no crashed experiment"):
+        make_crashed(folder)
