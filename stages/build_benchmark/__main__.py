@@ -1,6 +1,7 @@
 """Make the validation and test items, fixed by the benchmark's seed: the same parameters give the same bytes.
 
 python -m stages.build_benchmark
+python -m stages.build_benchmark --self-test        which known replies each benchmark's scoring gets right; writes nothing
 
 Writes data/benchmark/val/<task>.jsonl and data/benchmark/test/<task>.jsonl, rows {item_id, benchmark, question, answer, category};
 for a dataset of OpenCompass also the conversation, what its evaluator compares with, and <task>.scoring.json, which names that evaluator.
@@ -13,6 +14,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from stages.build_benchmark import selftest, table
 from stages.build_benchmark.splits import Task, build
 from stages.common.config import load_params
 from stages.common.errors import run_main
@@ -54,14 +56,19 @@ def summarize(benchmark: Benchmark, tasks: dict[str, Task]) -> dict[str, Any]:
 def make(benchmark: Benchmark, root: Path) -> dict[str, Any]:
     """Build and write everything under `root`, and return the report."""
     tasks = build(benchmark)
-    report = summarize(benchmark, tasks) | write(tasks, root / "data" / "benchmark")
+    tested = {name: selftest.examine_items(name, task.val, task.test, task.scoring, benchmark) for name, task in tasks.items()}
+    report = summarize(benchmark, tasks) | {"self_test": tested} | write(tasks, root / "data" / "benchmark")
     write_json(root / "reports" / "build_benchmark.json", report)
     return report
 
 
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(prog="python -m stages.build_benchmark", description=__doc__, formatter_class=form).parse_args()
+    parser = argparse.ArgumentParser(prog="python -m stages.build_benchmark", description=__doc__, formatter_class=form)
+    parser.add_argument("--self-test", action="store_true", help="of every option of conf/benchmark whose data can be had here")
+    if parser.parse_args().self_test:
+        table.show()
+        return
     with stage_lock("build_benchmark"), load_params("benchmark", inputs=["data/local"]) as params:
         report = make(params.benchmark, ROOT)
         for name, task in report["tasks"].items():
@@ -70,6 +77,7 @@ def main() -> None:
             )
             if shown := task.get("in_worked_examples"):
                 print(f"build_benchmark: {name}: {shown} questions left out: its own worked examples show them with their answers")
+            print(f"build_benchmark: {name}: scored by {report['self_test'][name]['scored_by']}")
         print(f"build_benchmark: no question is in both; val {report['val_sha256'][:12]}, test {report['test_sha256'][:12]}")
 
 

@@ -65,15 +65,20 @@ def load(name: str, suite: Suite, *, own: bool) -> list[Dataset]:
     """
     where = f"benchmark.suites.{name}"
     with _data(suite, where) as path:
-        made = []
-        for number, config in enumerate(configurations(suite, where, path)):
-            abbreviation = str(config["abbr"])
-            safe = re.sub(r"[^A-Za-z0-9_.-]", "_", abbreviation) if abbreviation.isascii() else f"{name}-{number}"
-            shown: set[str] = set()
-            items = _items(config, path, suite, where, shown)
-            own_val = _items(_at(config, suite.val_split), path, suite, where, shown) if own and suite.val_split else []
-            made.append(Dataset(safe, items, own_val, scoring(config, suite), frozenset(shown)))
-        return made
+        return read_datasets(name, suite, path, own=own)
+
+
+def read_datasets(name: str, suite: Suite, path: Path, *, own: bool = False) -> list[Dataset]:
+    """All datasets of a suite, from data at `path`."""
+    where, made = f"benchmark.suites.{name}", []
+    for number, config in enumerate(configurations(suite, where, path)):
+        abbreviation = str(config["abbr"])
+        safe = re.sub(r"[^A-Za-z0-9_.-]", "_", abbreviation) if abbreviation.isascii() else f"{name}-{number}"
+        shown: set[str] = set()
+        items = _items(config, path, suite, where, shown)
+        own_val = _items(_at(config, suite.val_split), path, suite, where, shown) if own and suite.val_split else []
+        made.append(Dataset(safe, items, own_val, scoring(config, suite), frozenset(shown)))
+    return made
 
 
 def configurations(suite: Suite, where: str, path: Path | None = None) -> list[dict[str, Any]]:

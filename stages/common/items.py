@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from stages.common import extraction
 from stages.common.errors import PawlError
 from stages.common.files import read_jsonl, sha256_text, write_jsonl
 
@@ -98,16 +99,19 @@ def read_rows(path: Path | str) -> list[Row]:
 def lenient(row: Row) -> bool:
     """Whether the reply holds the right answer whatever its form: much of a strict gain is format, so both are reported.
 
-    A number counts if it is the last number of the reply; any other answer if it occurs in the reply as whole words,
-    case and punctuation ignored.
+    A number counts if the reply gives it as its answer, or as its last number; a letter, yes and no if it is the one that the reply
+    gives (see extraction.py); any other answer if it occurs in the reply as whole words, case and punctuation ignored. What the
+    model thought counts for nothing.
     """
     if row.correct:
         return True
-    if re.fullmatch(r"-?\d+(\.\d+)?", row.gold.strip()):
-        numbers = re.findall(r"-?\d+(?:\.\d+)?", row.prediction.replace(",", ""))
-        return bool(numbers) and float(numbers[-1]) == float(row.gold)
+    kind = extraction.kind([row.gold.strip().upper() if len(row.gold.strip()) == 1 else row.gold])
+    if kind == "number" and extraction.ends_with_number(row.gold, row.prediction):
+        return True
+    if kind:
+        return extraction.right(kind, row.gold, row.prediction)
     gold = _words(row.gold)
-    return bool(gold.strip()) and gold in _words(row.prediction)
+    return bool(gold.strip()) and gold in _words(extraction.visible(row.prediction))
 
 
 def _words(text: str) -> str:

@@ -24,8 +24,8 @@ from stages.common.files import ROOT, sha256_file, write_json
 from stages.common.models import base_model
 from stages.common.process import stage_lock
 from stages.common.schema import Config
+from stages.common.scoring import Task
 from stages.evaluate import benchmark, infer, judged, results
-from stages.evaluate.benchmark import Task
 
 
 def main() -> None:

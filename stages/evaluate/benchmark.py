@@ -1,21 +1,16 @@
-"""Benchmark items, and how replies to them become scores: OpenCompass's evaluators and post-processors."""
+"""Benchmark items: read, checked, and refused where they could not be scored."""
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, read_json, read_jsonl
 from stages.common.items import ids_sha256, item_id
-from stages.common.lazy import quick_opencompass
 from stages.common.schema import Benchmark
+from stages.common.scoring import Task
 
 _COLUMNS = ("item_id", "benchmark", "question", "answer")
 _MEND = "run 'dvc repro --force build_benchmark'"
@@ -25,46 +20,6 @@ _DETECTING = (
     "change_case:english_capital",
     "change_case:english_lowercase",
 )  # and those that need langdetect
-_JUDGES = ("GenericLLMEvaluator", "CascadeEvaluator")  # evaluators that ask a language model
-
-
-@dataclass
-class Task:
-    """One benchmark's items of one split, in file order.
-
-    Attributes:
-        conversations: what the model is asked, one for each item.
-        scoring: how build_benchmark says that this dataset of OpenCompass is scored; None for items of one's own.
-    """
-
-    name: str
-    split: str
-    items: list[dict[str, Any]]
-    scoring: dict[str, Any] | None = None
-    conversations: list[list[dict[str, str]]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.conversations = [item.get("messages") or [{"role": "user", "content": item["question"]}] for item in self.items]
-
-    @property
-    def golds(self) -> list[Any]:
-        """What the evaluator compares with."""
-        return [item.get("reference", item["answer"]) for item in self.items]
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """An evaluator and what is done to a reply before it.
-
-    Attributes:
-        metric: the key of the number that decides ("": the only one, or accuracy, or score).
-        spec: the evaluator as written, for one that a sandbox or a judge stands in for.
-    """
-
-    evaluator: Any
-    postprocess: Callable[[str], Any]
-    metric: str = ""
-    spec: dict[str, Any] = field(default_factory=dict)
 
 
 def read(splits: list[str], limit: int = 0) -> list[Task]:
@@ -120,80 +75,6 @@ def _splits_sentences() -> bool:
     except LookupError:
         return False
     return True
-
-
-def is_judged(task: Task) -> bool:
-    """Whether scoring asks a language model."""
-    return bool(task.scoring) and str(task.scoring["evaluator"]["type"]).rpartition(".")[2] in _JUDGES  # type: ignore[index]
-
-
-def scorer(task: Task, benchmark: Benchmark) -> Scorer:
-    """How a task is scored. Imports that part of OpenCompass, about 1.5 s the first time.
-
-    Raises:
-        PawlError: no such evaluator or post-processor.
-    """
-    if not task.scoring:
-        return Scorer(evaluator({"type": benchmark.evaluator}), postprocessor(benchmark.postprocessor))
-    spec, post = task.scoring["evaluator"], task.scoring["postprocessor"]
-    made = None if is_judged(task) or task.scoring["executes_code"] else evaluator(spec)
-    return Scorer(made, _processor(post) if post else str, task.scoring["metric"], spec)
-
-
-def evaluator(spec: dict[str, Any]) -> Any:
-    """An instance of an OpenCompass evaluator class, with the arguments that its configuration names.
-
-    Raises:
-        PawlError: there is no such class, or it needs other arguments.
-    """
-    arguments = {key: value for key, value in spec.items() if key != "type"}
-    try:
-        kind = named(spec["type"])
-    except (ImportError, AttributeError, ValueError) as error:
-        raise PawlError(
-            f"no evaluator {spec['type']!r}: {error}", where="benchmark.evaluator",
-            fix="name a class, such as opencompass.openicl.icl_evaluator.icl_hf_evaluator.AccwithDetailsEvaluator",
-        ) from None  # fmt: skip
-    try:
-        return kind(**arguments)
-    except (TypeError, ImportError) as error:
-        raise PawlError(
-            f"the evaluator {kind.__name__} cannot be made: {error}", where="benchmark.evaluator", fix="choose another"
-        ) from None
-
-
-def named(dotted: str) -> Any:
-    """A class or function by its dotted name."""
-    quick_opencompass()
-    module, _, name = dotted.rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
-def postprocessor(name: str) -> Callable[[str], Any]:
-    """What is done to a reply before it is scored: "" nothing, "strip" blanks around it, else one of OpenCompass's by name.
-
-    Raises:
-        PawlError: unknown name; names the nearest.
-    """
-    if name in ("", "strip"):
-        return str.strip if name else str
-    quick_opencompass()
-    importlib.import_module("opencompass.utils.text_postprocessors")  # registers them
-    from opencompass.registry import TEXT_POSTPROCESSORS
-
-    known = {**TEXT_POSTPROCESSORS.module_dict, "strip": str.strip}
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        fix = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(known))}"
-        raise PawlError(f"no post-processor {name!r}", where="benchmark.postprocessor", fix=fix)
-    process: Callable[[str], Any] = known[name]
-    return process
-
-
-def _processor(spec: dict[str, Any]) -> Callable[[str], Any]:
-    if "." not in spec["type"]:
-        return postprocessor(spec["type"])
-    return partial(named(spec["type"]), **{key: value for key, value in spec.items() if key != "type"})
 
 
 def _files(folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from stages.common import llm
 from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
 from stages.common.schema import Engine, Evaluate
-from stages.evaluate.benchmark import Task
+from stages.common.scoring import Task
 from stages.evaluate.journal import Journal, request_key
 
 _EVERY_S = 5.0

@@ -14,8 +14,8 @@ from typing import Any
 from stages.common import llm
 from stages.common.errors import PawlError
 from stages.common.schema import LLM
-from stages.evaluate import score
-from stages.evaluate.benchmark import Scorer, Task, evaluator, is_judged, named
+from stages.common.scoring import Scorer, Task, evaluator, is_judged, named
+from stages.common.verdicts import Score, by_rule
 from stages.evaluate.infer import kept
 from stages.evaluate.journal import Journal, request_key
 
@@ -41,7 +41,7 @@ def identity(judge: LLM) -> dict[str, Any]:
     return {"model": judge.model, "temperature": judge.temperature, "max_output_tokens": judge.max_output_tokens}
 
 
-def scores(judge: LLM, folder: Path, scorer: Scorer, notes: list[llm.Reply] | None = None) -> score.Score:
+def scores(judge: LLM, folder: Path, scorer: Scorer, notes: list[llm.Reply] | None = None) -> Score:
     """What `score.rows` takes in the evaluator's place. Replies are journalled: a judge is paid once.
 
     Args:
@@ -55,7 +55,7 @@ def scores(judge: LLM, folder: Path, scorer: Scorer, notes: list[llm.Reply] | No
             return _ask(judge, folder, spec, task, predictions, range(len(predictions)), notes)
         # a cascade: the judge sees what the rule did not find right
         rule = Scorer(evaluator(spec["rule_evaluator"]), str, scorer.metric)
-        found = score.by_rule(task, rule, predictions)
+        found = by_rule(task, rule, predictions)
         asked = [index for index, value in enumerate(found) if value < 1]
         for index, value in zip(asked, _ask(judge, folder, spec["llm_evaluator"], task, predictions, asked, notes), strict=True):
             found[index] = max(found[index], value)

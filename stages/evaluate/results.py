@@ -6,16 +6,17 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.common import engine, items, llm
+from stages.common import details, engine, items, llm, scoring
 from stages.common.files import ROOT, sha256_text
 from stages.common.schema import Config
+from stages.common.scoring import Scorer, Task
 from stages.common.server import ServerDiedError
-from stages.evaluate import benchmark, details, infer, judged, sandbox, score
-from stages.evaluate.benchmark import Scorer, Task
+from stages.common.verdicts import Score, Verdicts, beside
+from stages.evaluate import benchmark, infer, judged, sandbox, score
 from stages.evaluate.journal import Journal, request_key
 from stages.evaluate.think import Thinking
 
@@ -48,7 +49,7 @@ def answered(
     scorers: list[Scorer] = []
 
     def load() -> None:  # OpenCompass's imports take a while, as does the server's start
-        scorers.extend(benchmark.scorer(task, params.benchmark) for task in tasks)
+        scorers.extend(scoring.scorer(task, params.benchmark) for task in tasks)
 
     for attempt in (1, 2):
         try:
@@ -76,6 +77,7 @@ def answered(
 def split(which: str, tasks: list[Task], found: Answered, params: Config) -> tuple[list[items.Row], dict[str, Any]]:
     """Rows and summary of one split; the rows of a repeat follow those of the one before."""
     thinking, rows = _thinking(params), []
+    ruled: dict[str, list[Verdicts]] = {}
     own = [task for task in tasks if task.split == which]
     given = [
         reply for replies in found.replies for task, answers in zip(tasks, replies, strict=True) if task.split == which for reply in answers
@@ -87,12 +89,10 @@ def split(which: str, tasks: list[Task], found: Answered, params: Config) -> tup
         for task, scorer, answers in zip(tasks, found.scorers, replies, strict=True):
             if task.split == which:
                 instead = _instead(task, scorer, params, verdicts)
-                scored = score.rows(task, answers, scorer, thinking=thinking, repeat=repeat, fingerprint=short, instead=instead)
-                # an evaluator may take nothing for a choice, and nothing is never right
-                rows += [
-                    replace(row, correct=False, score=0.0) if reply.missing else row for row, reply in zip(scored, answers, strict=True)
-                ]
+                rows += score.rows(task, answers, scorer, thinking=thinking, repeat=repeat, fingerprint=short, instead=instead, told=ruled)
     summary = items.summarize(rows) | {"split": which, "items_sha256": benchmark.items_sha256(own), "fingerprint": fingerprint}
+    for name, found_out in ruled.items():
+        summary["benchmarks"][name] |= beside(found_out)
     if thinking.closing:
         summary["thinking"] = dict(thinking.counts)
     told = oddities(given) | ({"engine_judge": judging} if (judging := oddities(verdicts)) else {})
@@ -135,7 +135,7 @@ def ruler(tasks: list[Task], params: Config) -> dict[str, Any]:
     if suites := [task for task in tasks if task.scoring]:
         found["prompts_sha256"] = sha256_text("\n".join(sorted(request_key(turns, 0) for task in tasks for turns in task.conversations)))
         found["scoring_sha256"] = sha256_text(json.dumps({task.name: task.scoring for task in suites}, sort_keys=True))
-    if any(benchmark.is_judged(task) for task in suites):
+    if any(scoring.is_judged(task) for task in suites):
         found["judge"] = judged.identity(params.engine.judge)
     return found
 
@@ -149,7 +149,7 @@ def _shaping(fingerprint: dict[str, Any], endpoint: engine.Endpoint, tasks: list
     return fingerprint | {"model": endpoint.model, "files": base.get("files"), "splits": splits}
 
 
-def _instead(task: Task, scorer: Scorer, params: Config, verdicts: list[llm.Reply]) -> score.Score | None:
+def _instead(task: Task, scorer: Scorer, params: Config, verdicts: list[llm.Reply]) -> Score | None:
     if task.scoring and task.scoring["executes_code"]:
         return sandbox.score(scorer)
     if scorer.evaluator is None:

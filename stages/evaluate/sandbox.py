@@ -13,8 +13,8 @@ from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
-from stages.evaluate.benchmark import Scorer, Task
-from stages.evaluate.score import Score
+from stages.common.scoring import Scorer, Task
+from stages.common.verdicts import Score
 
 LIMITS = {"RLIMIT_AS": 4 * 2**30, "RLIMIT_FSIZE": 16 * 2**20, "RLIMIT_NOFILE": 128, "RLIMIT_NPROC": 64, "RLIMIT_CORE": 0}
 _MEMORY = 64 * 2**20  # bytes of files in the room

@@ -13,11 +13,12 @@ from stages.common.files import read_jsonl
 from stages.common.questions import normalize
 from stages.common.schema import Benchmark, Source
 
+EXACT = "opencompass.openicl.icl_evaluator.icl_hf_evaluator.AccwithDetailsEvaluator"
 SUMS = Source(kind="procedural", task="chain_sum", settings={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}, licence="L")
 
 
 def benchmark(val_items: int = 20, test_items: int = 20, **tasks: Source) -> Benchmark:
-    return Benchmark(name="b", seed=5, tasks=tasks, val_items=val_items, test_items=test_items, evaluator="e")
+    return Benchmark(name="b", seed=5, tasks=tasks, val_items=val_items, test_items=test_items, evaluator=EXACT)
 
 
 def local(path: Path, lines: list[Any], **more: Any) -> Source:

@@ -17,7 +17,7 @@ from stages.common.errors import PawlError
 from stages.common.files import ROOT, read_jsonl, write_jsonl, write_text
 from stages.common.questions import normalize
 from stages.common.schema import Benchmark, Suite, validate
-from stages.evaluate.benchmark import Task, scorer
+from stages.common.scoring import Task, scorer
 
 NAMES = sorted(path.stem for path in (ROOT / "conf/benchmark").glob("*.yaml"))
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from stages.common import details, scoring
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.items import item_id
 from stages.common.llm import Reply
 from stages.common.schema import Benchmark
-from stages.evaluate import benchmark, details, score
-from stages.evaluate.benchmark import Scorer, Task
+from stages.common.scoring import Scorer, Task
+from stages.evaluate import benchmark, score
 
 OC = "opencompass"
 STRICT = "Prompt-level-strict-accuracy"
@@ -71,7 +72,7 @@ def task(rows: list[tuple[str, Any, Any]], row: dict[str, Any] | None = None) ->
 )
 def test_verdicts_are_those_of_the_evaluator(dotted: str, arguments: dict[str, Any], rows: Any, metric: str) -> None:
     asked, replies = task(rows, OPTIONS)
-    evaluator = benchmark.evaluator({"type": dotted, **arguments})
+    evaluator = scoring.evaluator({"type": dotted, **arguments})
     assert type(evaluator).__name__ in details.ADAPTERS
     found = score.rows(asked, replies, Scorer(evaluator, str, metric))
     assert [row.correct for row in found] == [right for _, _, right in rows]
@@ -84,20 +85,20 @@ def test_every_adapter_is_tested_against_its_evaluator() -> None:
 @pytest.mark.parametrize(("dotted", "arguments", "rows"), SILENT, ids=["LongBenchF1Evaluator"])
 def test_an_evaluator_without_verdicts_is_asked_item_by_item(dotted: str, arguments: dict[str, Any], rows: Any) -> None:
     asked, replies = task(rows)
-    found = score.rows(asked, replies, Scorer(benchmark.evaluator({"type": dotted, **arguments}), str, "score"))
+    found = score.rows(asked, replies, Scorer(scoring.evaluator({"type": dotted, **arguments}), str, "score"))
     assert [row.score for row in found] == [value for *_, value in rows] and [row.correct for row in found] == [True, False]
 
 
 @pytest.mark.e2e
 def test_the_plain_accuracy_evaluator_agrees_item_by_item() -> None:
     asked, replies = task([("A", "A", True), ("b", "B", False), ("C", "C", True)])
-    evaluator = benchmark.evaluator({"type": f"{OC}.openicl.icl_evaluator.icl_hf_evaluator.AccEvaluator"})
+    evaluator = scoring.evaluator({"type": f"{OC}.openicl.icl_evaluator.icl_hf_evaluator.AccEvaluator"})
     assert [row.correct for row in score.rows(asked, replies, Scorer(evaluator, str, "accuracy"))] == [True, False, True]
 
 
 def test_a_metric_that_the_evaluator_does_not_give_is_named() -> None:
     asked, replies = task([("4", "4", True)])
-    evaluator = benchmark.evaluator({"type": REAL[2][0]})
+    evaluator = scoring.evaluator({"type": REAL[2][0]})
     with pytest.raises(PawlError, match="none of them 'f1'"):
         score.rows(asked, replies, Scorer(evaluator, str, "f1"))
 
@@ -130,7 +131,7 @@ def test_a_language_is_guessed_alike_in_every_run(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("uses", "known"), [(r"nltk|count_sentences", "_SPLITTING"), (r"langdetect\.", "_DETECTING")])
 def test_the_instructions_that_are_refused_are_those_whose_checkers_use_what_is_missing(uses: str, known: str) -> None:
     """Else an evaluation would ask the model every item, and fail at the scores."""
-    registry = benchmark.named(f"{OC}.datasets.IFEval.instructions_registry.INSTRUCTION_DICT")
+    registry = scoring.named(f"{OC}.datasets.IFEval.instructions_registry.INSTRUCTION_DICT")
     assert {name for name, kind in registry.items() if re.search(uses, inspect.getsource(kind))} == set(getattr(benchmark, known))
 
 
@@ -138,7 +139,7 @@ def test_the_instructions_that_are_refused_are_those_whose_checkers_use_what_is_
 def test_an_evaluation_of_strings_ends_without_having_loaded_torch() -> None:
     """The look at what was edited meanwhile asked every module for its file, which loaded the lazy ones: 6 s at the end of each run."""
     code = (
-        "import sys; from stages.common.config import load_params; from stages.evaluate.benchmark import evaluator\n"
+        "import sys; from stages.common.config import load_params; from stages.common.scoring import evaluator\n"
         f"with load_params('evaluate.seed'): evaluator({{'type': '{REAL[0][0]}'}})\n"
         "print(*(name for name in sys.modules if name in ('torch._C', 'transformers', 'evaluate.loading')))"
     )
@@ -150,7 +151,7 @@ def test_an_evaluation_of_strings_ends_without_having_loaded_torch() -> None:
 def test_evaluators_load_without_what_they_do_not_need() -> None:
     """13 s of imports for a comparison of strings were the reason for lazy.py: neither torch nor OpenCompass's other datasets load."""
     code = (
-        "import sys; from stages.evaluate.benchmark import evaluator;"
+        "import sys; from stages.common.scoring import evaluator;"
         f"evaluator({{'type': '{OC}.datasets.gsm8k.Gsm8kEvaluator'}});"
         "import importlib.util as u;"
         "lazy = {name for name, module in sys.modules.items() if type(module) is u._LazyModule};"

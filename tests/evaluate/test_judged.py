@@ -12,8 +12,8 @@ from stages.common.errors import PawlError
 from stages.common.items import item_id
 from stages.common.llm import Reply
 from stages.common.schema import LLM, Suite
+from stages.common.scoring import Scorer, Task
 from stages.evaluate import judged, score
-from stages.evaluate.benchmark import Scorer, Task
 from tests.fake_server import FakeServer
 
 SUITE = Suite(config="aime2025.aime2025_llmjudge_gen_5e9f4f", path="data/local/x", metric="accuracy")

@@ -9,8 +9,8 @@ import pytest
 from stages.common.errors import PawlError
 from stages.common.items import item_id, read_rows, write_rows
 from stages.common.llm import Reply
+from stages.common.scoring import Scorer, Task, postprocessor
 from stages.evaluate import score
-from stages.evaluate.benchmark import Scorer, Task, postprocessor
 
 
 def make_task(golds: list[str]) -> Task:
@@ -188,7 +188,7 @@ def test_a_prediction_survives_writing_and_reading(tmp_path: Any) -> None:
     "name", ["icl_hf_evaluator.AccwithDetailsEvaluator", "icl_em_evaluator.EMEvaluator", "icl_hf_evaluator.AccEvaluator"]
 )
 def test_opencompass_itself_agrees(name: str) -> None:
-    from stages.evaluate.benchmark import evaluator
+    from stages.common.scoring import evaluator
 
     judge = evaluator({"type": f"opencompass.openicl.icl_evaluator.{name}"})
     rows = score.rows(make_task(["4", "7", "a b"]), replies("4", "\ud800", "a b"), scorer(judge, postprocessor("strip")))
@@ -197,7 +197,7 @@ def test_opencompass_itself_agrees(name: str) -> None:
 
 @pytest.mark.e2e
 def test_evaluators_and_post_processors_that_do_not_exist_are_named() -> None:
-    from stages.evaluate.benchmark import evaluator
+    from stages.common.scoring import evaluator
 
     with pytest.raises(PawlError, match="no evaluator"):
         evaluator({"type": "opencompass.openicl.icl_evaluator.icl_hf_evaluator.NoSuch"})

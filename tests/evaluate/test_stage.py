@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stages.common import llm
+from stages.common import llm, scoring
 from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
 from stages.common.files import sha256_text, write_json, write_jsonl
@@ -55,7 +55,7 @@ class Run:
         monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
         monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)
         monkeypatch.setattr(stage, "base_model", lambda: ({"name": "Fake", "weights_sha256": "abc"}, root))
-        monkeypatch.setattr(benchmark, "evaluator", lambda spec: AccwithDetailsEvaluator())
+        monkeypatch.setattr(scoring, "evaluator", lambda spec: AccwithDetailsEvaluator())
         (root / ".pawl").mkdir()
 
     def __call__(self, server: FakeServer, *splits: str, **changes: object) -> None:
@@ -153,7 +153,7 @@ class AnythingIsRight(AccwithDetailsEvaluator):
 
 @pytest.mark.parametrize(("fault", "reason"), [("null", "stop"), ("tool", "tool_calls"), ("refusal", "stop"), ("nothing", "stop")])
 def test_an_item_without_an_answer_is_wrong_and_counted(run: Run, fault: str, reason: str) -> None:
-    run.monkeypatch.setattr(benchmark, "evaluator", lambda spec: AnythingIsRight())
+    run.monkeypatch.setattr(scoring, "evaluator", lambda spec: AnythingIsRight())
     odd = ("val loud 1", "val long 2", "test long 0")
 
     def silent(number: int, body: dict[str, Any]) -> str:
@@ -310,7 +310,7 @@ def test_a_splits_conditions_do_not_depend_on_the_other_split_being_asked_too(ru
 
 
 def test_the_judge_sees_who_scored(run: Run) -> None:
-    task = benchmark.Task("a", "val", [], {"evaluator": {"type": "opencompass.evaluator.GenericLLMEvaluator"}})
+    task = scoring.Task("a", "val", [], {"evaluator": {"type": "opencompass.evaluator.GenericLLMEvaluator"}})
     params: Any = SimpleNamespace(engine=SimpleNamespace(judge=LLM(base_url="http://127.0.0.1:1/v1", model="one")))
     other: Any = SimpleNamespace(engine=SimpleNamespace(judge=LLM(base_url="http://127.0.0.1:2/v1", model="two")))
     assert results.ruler([task], params)["judge"]["model"] == "one" and results.ruler([task], params) != results.ruler([task], other)

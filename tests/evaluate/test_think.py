@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stages.common.llm import Reply
+from stages.common.scoring import Scorer
 from stages.evaluate import score
-from stages.evaluate.benchmark import Scorer
 from stages.evaluate.think import Thinking
 from tests.evaluate.test_score import AccwithDetailsEvaluator, make_task
 
