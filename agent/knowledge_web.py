@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from http.client import HTTPException
-from typing import Any
-from urllib.parse import quote, urlsplit
+from email.message import Message
+from urllib.parse import quote
 
 from agent.knowledge_cache import Cache
+from stages.common import web as http
 from stages.common.schema.loop import Web
 
 _AGENT = "pawl-agent (reads documentation pages; one request a page and month)"
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_HEADERS = {"User-Agent": _AGENT, "Accept": "text/html, text/plain"}
+_REDIRECTS = 10
 
 
 @dataclass(frozen=True)
@@ -45,18 +44,18 @@ def addresses(web: Web, repository: str, reported: str) -> list[tuple[str, str]]
 
 
 def fetch(web: Web, wanted: Sequence[tuple[str, str]], cache: Cache) -> list[Fetched]:
-    """Fetch pages side by side; each is bounded in time and size, and a redirect leads to no host outside of the registry."""
-    hosts = {urlsplit(page.url).hostname or "" for page in web.sources.values()}
+    """Fetch pages side by side; each is bounded in time and size, and a redirect leads to no origin outside of the registry."""
+    origins = {http.origin(page.url) for page in web.sources.values()}
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(lambda page: _one(web, page[0], page[1], hosts, cache), wanted))
+        return list(pool.map(lambda page: _one(web, page[0], page[1], origins, cache), wanted))
 
 
-def _one(web: Web, about: str, url: str, hosts: set[str], cache: Cache) -> Fetched:
+def _one(web: Web, about: str, url: str, origins: set[tuple[str, str, int]], cache: Cache) -> Fetched:
     text, day = cache.dated(url)
     if text is None:
         try:
-            text = readable(_body(web, url, hosts))
-        except (OSError, ValueError, LookupError, HTTPException, RecursionError) as error:  # LookupError: a charset that there is not
+            text = readable(_body(web, url, origins))
+        except (OSError, ValueError, LookupError, RecursionError) as error:  # LookupError: a charset that there is not
             return Fetched(about, url, "", "", " ".join(str(error).split())[:200] or type(error).__name__)
         if not text:
             return Fetched(about, url, "", "", "no readable text")
@@ -65,34 +64,27 @@ def _one(web: Web, about: str, url: str, hosts: set[str], cache: Cache) -> Fetch
     return Fetched(about, url, text or "", day)
 
 
-class _SameRegistry(urllib.request.HTTPRedirectHandler):
-    def __init__(self, hosts: set[str]) -> None:
-        self.hosts = hosts
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if urlsplit(newurl).hostname not in self.hosts or urlsplit(newurl).scheme not in ("http", "https"):
-            raise urllib.error.URLError(f"redirected to {urlsplit(newurl).hostname}, which is not in the registry")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _body(web: Web, url: str, hosts: set[str]) -> str:
-    handlers: list[Any] = [_SameRegistry(hosts)]
-    if urlsplit(url).hostname in _LOOPBACK:
-        handlers.append(urllib.request.ProxyHandler({}))
-    opener = urllib.request.build_opener(*handlers)
-    request = urllib.request.Request(url, headers={"User-Agent": _AGENT, "Accept": "text/html, text/plain"})
-    limit = int(web.max_mib * 2**20)
-    ends, body = time.monotonic() + web.timeout_s, b""
-    with opener.open(request, timeout=web.timeout_s) as answer:
-        while part := answer.read1(2**16):  # by pieces: the opener's own timeout is for each of them
-            body += part
-            if len(body) > limit:
-                raise ValueError(f"longer than {web.max_mib:g} MiB")
-            if time.monotonic() > ends:
-                raise TimeoutError(f"did not end within {web.timeout_s:g} s")
-        if answer.length:  # by pieces, a connection that breaks off is no error
-            raise ValueError(f"broke off, {answer.length} bytes before its end")
-        return str(body.decode(answer.headers.get_content_charset() or "utf-8", "replace"))
+def _body(web: Web, url: str, origins: set[tuple[str, str, int]]) -> str:
+    ends, limit = time.monotonic() + web.timeout_s, int(web.max_mib * 2**20)
+    for _ in range(_REDIRECTS):
+        left = max(ends - time.monotonic(), 0.01)  # for the whole page, its headers and its redirects too
+        try:
+            answer = http.fetch("GET", url, headers=_HEADERS, timeout_s=left, limit=limit)
+        except http.Unusable as error:
+            raise ValueError(f"{error}") from None
+        to = http.redirected(answer, url)
+        if not to:
+            break
+        if http.origin(to) not in origins:
+            raise ValueError(f"redirected to {http.shown(to)}, which is not in the registry")
+        url = to
+    else:
+        raise ValueError(f"more than {_REDIRECTS} redirects")
+    if answer.status != 200:
+        raise ValueError(f"HTTP {answer.status}")
+    kind = Message()
+    kind["Content-Type"] = answer.headers.get("Content-Type", "")
+    return answer.body.decode(kind.get_content_charset() or "utf-8", "replace")
 
 
 def readable(html: str) -> str:

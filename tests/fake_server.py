@@ -12,6 +12,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -37,6 +38,7 @@ class FakeServer:
     """See the module. `hang_s` is how long a hanging request keeps its connection without a word, and how long a drip goes on.
 
     `elsewhere` is where "redirect" leads; `refuses` names options that get a 400, with the words for it.
+    `get_fault` is the fault of every GET: redirect, endless, drip or drip_headers.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class FakeServer:
         hang_s: float = 3.0,
         retry_after_s: str = "0.05",
         elsewhere: str = "",
+        get_fault: str = "",
     ) -> None:
         self.elsewhere = elsewhere
         self.refuses: dict[str, str] = {}
@@ -63,7 +66,13 @@ class FakeServer:
 
             def do_GET(self) -> None:
                 fake.authorizations.append(self.headers.get("Authorization", ""))
-                self.send(200, {"object": "list", "data": [{"id": name} for name in fake.models]})
+                if get_fault == "redirect":
+                    return self.send(307, {}, Location=fake.elsewhere)
+                if get_fault:
+                    with suppress(BrokenPipeError, ConnectionResetError):
+                        fake._go_on(self, get_fault)
+                    return None
+                return self.send(200, {"object": "list", "data": [{"id": name} for name in fake.models]})
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import http.client
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.common import adapter as adapters
-from stages.common import placement, server
+from stages.common import placement, server, web
 from stages.common.commands import Command, command, engine_version, interpreter
 from stages.common.errors import PawlError
 from stages.common.files import read_json, sha256_folder, sha256_text
@@ -200,15 +197,20 @@ def _external(engine: Engine, adapter: Path | None) -> Endpoint:
             where="engine.served_adapter",
             fix="serve the fine-tuned model there yourself and name it in engine.served_adapter, or choose engine=transformers",
         )  # fmt: skip
-    request = urllib.request.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(request, timeout=engine.startup_timeout_s) as answer:
-            names = [model["id"] for model in json.load(answer)["data"]]
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-        cause = f"{type(error).__name__}: {error}".replace(key, "[key]") if key != "none" else f"{type(error).__name__}: {error}"
+        answer = web.fetch(
+            "GET", f"{url}/models", headers={"Authorization": f"Bearer {key}"}, timeout_s=engine.startup_timeout_s, limit=2**24
+        )  # fmt: skip
+        if answer.status != 200:
+            to = web.redirected(answer, f"{url}/models")
+            raise web.Unusable(f"HTTP {answer.status}" + (f": it redirects to {web.shown(to)}" if to else ""))
+        names = [model["id"] for model in json.loads(answer.body)["data"]]
+    except (web.Unusable, ValueError, KeyError, TypeError, RecursionError) as error:
+        cause = str(error) if isinstance(error, web.Unusable) else f"{type(error).__name__}: {error}"
         raise PawlError(
-            f"the server does not list its models ({cause})", where=f"{url}/models", fix="check engine.base_url and engine.api_key_env"
-        ) from None
+            f"the server does not list its models ({cause if key == 'none' else cause.replace(key, '[key]')})",
+            where=f"{url}/models", fix="check engine.base_url and engine.api_key_env",
+        ) from None  # fmt: skip
     base = engine.served_model or (names[0] if len(names) == 1 else "")
     model = engine.served_adapter if adapter else base
     if model not in names:

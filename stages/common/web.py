@@ -70,7 +70,9 @@ async def exchange(pool: Any, method: str, url: str, body: bytes | None, limit: 
                 raise
             return Answer(response.status, response.headers, b"".join(parts))
     except TimeoutError:
-        raise Unusable(f"no whole answer within {pool.timeout.total:g} s") from None
+        raise Unusable(f"the answer did not end within {pool.timeout.total:.3g} s") from None
+    except aiohttp.ClientPayloadError as error:
+        raise Unusable(f"the answer broke off: {error}") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise Unusable(f"connection failed: {str(error) or type(error).__name__}") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from agent.knowledge_cache import Cache
 from agent.knowledge_library import installed, open_library
 from stages.common.schema import Agent
 from stages.common.schema.loop import Budget, KnowledgeBase, Page, Web
+from tests.fake_server import FakeServer
 
 KEY = "kpsk_secret_7731"
 ANSWER = (
@@ -190,9 +192,25 @@ def test_a_page_that_is_too_long_or_leads_elsewhere_is_not_read(backend: Backend
     web = Web(enabled=True, max_mib=0.1, timeout_s=5.0, sources={name: Page(f"{backend.url}/{name}", "model") for name in names})
     found = knowledge_web.fetch(web, knowledge_web.addresses(web, "", ""), Cache(tmp_path, 60))
     assert [bool(each.text) for each in found] == [False, False, True, False]
-    assert (
-        "longer than 0.1 MiB" in found[0].failure and "not in the registry" in found[1].failure and "no readable text" in found[3].failure
-    )
+    for each, why in ((found[0], "longer than 104,857 bytes"), (found[1], "not in the registry"), (found[3], "no readable text")):
+        assert why in each.failure
+
+
+def test_a_redirect_to_another_port_of_a_registered_host_is_another_origin(backend: Backend, tmp_path: Path) -> None:
+    with FakeServer() as other:
+        backend.pages["/away"] = (302, b"", {"Location": f"{other.url}/models"})
+        web = Web(enabled=True, timeout_s=5.0, sources={"away": Page(f"{backend.url}/away", "model")})
+        (page,) = knowledge_web.fetch(web, knowledge_web.addresses(web, "", ""), Cache(tmp_path, 60))
+        assert "not in the registry" in page.failure and not other.authorizations
+
+
+@pytest.mark.parametrize("fault", ["drip_headers", "endless"])
+def test_a_page_without_an_end_ends_in_time(fault: str, tmp_path: Path) -> None:
+    with FakeServer(hang_s=5.0, get_fault=fault) as server:
+        web = Web(enabled=True, timeout_s=0.5, sources={"slow": Page(f"{server.url}/slow", "model")})
+        begun = time.monotonic()
+        (page,) = knowledge_web.fetch(web, knowledge_web.addresses(web, "", ""), Cache(tmp_path, 60))
+    assert re.search("did not end within|longer than", page.failure) and time.monotonic() - begun < 3
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,20 @@ def test_the_key_of_an_external_server_is_in_no_error(tmp_path: Path, model: Pat
         assert server.authorizations == ["Bearer sk-very-secret"]
 
 
+@pytest.mark.parametrize(("fault", "said"), [("redirect", "it redirects to"), ("endless", "longer than"), ("drip_headers", "did not end")])
+def test_an_external_servers_list_is_bounded_and_no_key_follows_a_redirect(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, fault: str, said: str
+) -> None:
+    monkeypatch.setenv("PAWL_TEST_KEY", "sk-very-secret")
+    begun = time.monotonic()
+    with FakeServer() as other, FakeServer(get_fault=fault, elsewhere=f"{other.url}/models", hang_s=10.0) as server:
+        timeout_s = 9 if fault == "endless" else 1
+        outside = settings("external", base_url=server.url, api_key_env="PAWL_TEST_KEY", startup_timeout_s=timeout_s)
+        with pytest.raises(PawlError, match=said), engine.serve(outside, model, None, tmp_path / "log"):
+            pass
+    assert not other.authorizations and time.monotonic() - begun < 9
+
+
 def test_an_external_server_is_never_asked_in_an_adapters_name(tmp_path: Path, model: Path) -> None:
     with FakeServer() as server, pytest.raises(PawlError, match="cannot be given an adapter"):
         with engine.serve(settings("external", base_url=server.url), model, make_adapter(tmp_path / "adapter"), tmp_path / "log"):
