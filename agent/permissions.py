@@ -34,14 +34,14 @@ MAY: dict[str, tuple[str, ...]] = {
         )),
     ),
     PERSON: (
-        "model.name", "model.source", "model.package", "model.sha256", "model.file", "model.path", "model.licence",
+        "model.name", "model.source", "model.package", "model.sha256", "model.file", "model.path", "model.licence", "model.date",
         *(f"model.inference.{name}" for name in (
             "temperature", "top_p", "top_k", "max_output_tokens", "context", "think_open", "think_close", "think_begun", "template",
         )),
         "data.name", "data.seed", "data.filters", "data.required_tags", "data.languages",
         "data.teacher.max_tokens", "data.teacher.max_cost",
         *(f"data.sources.*.{name}" for name in (
-            "kind", "task", "path", "format", "columns", "repo", "subset", "revision", "split", "package", "sha256", "answers", "licence",
+            "kind", "task", "path", "format", "columns", "repo", "subset", "revision", "split", "package", "sha256", "answers", "licence", "ignore",
         )),
         *(f"data.teacher.{tier}.{name}" for tier in ("strong", "weak") for name in _LLM),
         "train.name", "train.seed", "train.parallel", "train.device",
