@@ -111,6 +111,21 @@ def test_hostile_text_stays_text_in_a_browser(opened):
         _ = opened.switch_to.alert.text
 
 
+def test_no_table_is_cut_at_the_width_of_a_laptop(opened, browser):
+    browser.set_window_size(1280, 900)
+    opened.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
+    cut = (
+        "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 80))"
+    )
+    boxes = "[...document.querySelectorAll('.scroll')].map(e => e.getBoundingClientRect())"
+    wide = f"return {boxes}.filter(r => r.left < 0 || r.right > innerWidth)"
+    try:
+        assert opened.execute_script(cut) == [] and opened.execute_script(wide) == []
+        assert opened.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        browser.set_window_size(1000, 900)
+
+
 def test_a_mark_of_the_search_leads_to_its_card(opened):
     mark = opened.find_element("css selector", ".wide svg a[href='#exp-7'] path")
     opened.execute_script("arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))", mark)
