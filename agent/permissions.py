@@ -41,7 +41,8 @@ MAY: dict[str, tuple[str, ...]] = {
         "data.name", "data.seed", "data.filters", "data.required_tags", "data.languages",
         "data.teacher.max_tokens", "data.teacher.max_cost",
         *(f"data.sources.*.{name}" for name in (
-            "kind", "task", "path", "format", "columns", "repo", "subset", "revision", "split", "package", "sha256", "answers", "licence", "ignore",
+            "kind", "task", "path", "format", "columns", "repo", "subset", "revision", "split", "package", "sha256", "answers", "licence",
+            "ignore",
         )),
         *(f"data.teacher.{tier}.{name}" for tier in ("strong", "weak") for name in _LLM),
         "train.name", "train.seed", "train.parallel", "train.device",
