@@ -6,13 +6,13 @@ Each function gets the rows in file order and the folder or file to write, and r
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.files import sha256_text, write_jsonl, write_text
+from stages.common.records import Bad, parse
 
 Rows = list[dict[str, Any]]
 
@@ -102,26 +102,25 @@ def shuffled_choices(rows: Rows, target: Path) -> Path:
     return choices(drawn, target)
 
 
-def options(path: Path, target: Path) -> Path:
-    """Rows {question, A, B, ..., answer} with the options as one text, and a column for each letter that any row has.
+def own(path: Path, target: Path, *, chosen: bool) -> Path:
+    """A file of one's own as rows {question, answer}, or with choices {question, A, B, ..., answer}: asked as training rows ask it.
 
     Raises:
-        PawlError: an answer that is none of its row's options.
+        PawlError: a row that cannot be used, or that has several turns, or choices where the others have none.
     """
-    rows = read(path)
-    letters = sorted({key for row in rows for key in row if re.fullmatch(r"[A-Z]", key)})
-    for number, row in enumerate(rows, 1):
-        if row.get("answer") not in letters or row.get(row["answer"]) is None:
-            what = f"the answer {row.get('answer')!r:.20} is none of the row's options"
-            raise PawlError(what, where=f"{path}:{number}", fix='write rows {"question": ..., "A": ..., "B": ..., "answer": "A"}')
-    write_jsonl(target, (
-        {
-            "answer": row["answer"], **{letter: row.get(letter) for letter in letters},
-            "options": "\n".join(f"{letter}. {row[letter]}" for letter in letters if row.get(letter) is not None),
-            "question": str(row.get("question", "")),
-        }
-        for row in rows
-    ))  # fmt: skip
+    letters = '"A": ..., "B": ..., ' if chosen else ""
+    fix = f'write rows {{"question": ..., {letters}"answer": ...}}'
+    rows: Rows = []
+    for found in parse(path, str(path), "question"):
+        if isinstance(found, Bad):
+            raise PawlError(found.reason, where=found.where, fix=fix)
+        where, question = found
+        if question.context or bool(question.choices) != chosen:
+            what = "an item with several turns" if question.context else f"an item with{'out' if chosen else ''} choices"
+            raise PawlError(what, where=where, fix=fix if question.context else "benchmark=custom_mcq takes choices, custom_qa none")
+        rows.append({"question": question.question, "answer": question.answer.strip(), **dict(question.choices)})
+    columns = sorted({key for row in rows for key in row} - {"question", "answer"})
+    write_jsonl(target, ({"question": row["question"], "answer": row["answer"], **{at: row.get(at) for at in columns}} for row in rows))
     return target
 
 

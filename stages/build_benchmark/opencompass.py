@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.build_benchmark import examples
-from stages.build_benchmark.convert import CONVERT, options, read
+from stages.build_benchmark.convert import CONVERT, own, read
 from stages.common import wheels
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
@@ -244,7 +244,8 @@ def _data(suite: Suite, where: str) -> Iterator[Path]:
                 raise PawlError("the benchmark's data are not here", where=str(path), fix=suite.get or f"put them at {suite.path}")
             wheels.extract(suite.package, suite.sha256, suite.file, folder / "rows.jsonl")
             path = CONVERT[suite.convert](read(folder / "rows.jsonl"), folder / "data")
-        yield options(path, folder / "options.jsonl") if suite.config == "custom_mcq" else path
+        is_own = suite.config in ("custom_mcq", "custom_qa")
+        yield own(path, folder / "own.jsonl", chosen=suite.config == "custom_mcq") if is_own else path
 
 
 def _custom(kind: str, suite: Suite, path: Path | None) -> dict[str, Any]:
@@ -256,9 +257,9 @@ def _custom(kind: str, suite: Suite, path: Path | None) -> dict[str, Any]:
         meta = {"abbr": name, "path": suite.path, "input_columns": ["question"], "output_column": "answer"}
         meta["evaluator"] = importlib.import_module("opencompass.openicl.icl_evaluator.icl_hf_evaluator").AccwithDetailsEvaluator
         return dict(custom.make_qa_gen_config(meta))
-    letters = [key for key in read(path)[0] if re.fullmatch(r"[A-Z]", key)] if path else ["A", "B"]
+    letters = [key for key in read(path)[0] if key not in ("question", "answer")] if path else ["A", "B"]
     meta = {
-        "abbr": name, "path": suite.path, "input_columns": ["question", "options"], "output_column": "answer", "options": letters,
-        "human_prompt": "Question: {question}\n{options}", "bot_prompt": "Answer: {answer}",
+        "abbr": name, "path": suite.path, "input_columns": ["question"], "output_column": "answer", "options": letters,
+        "human_prompt": "{question}", "bot_prompt": "{answer}",
     }  # fmt: skip
     return dict(custom.make_mcq_gen_config(meta))

@@ -49,7 +49,7 @@ class Question:
         label: whether the answer is a good one, of a KTO row.
         plain: no question at all but plain text, which stands in `question`; its `answer` is empty.
         entry: what reasoning_gym needs to score another answer.
-        unused: keys of the row that change nothing of what it means.
+        unused, choices: keys of the row that change nothing of what it means; (letter, text) of what the question asks to choose from.
     """
 
     question: str
@@ -63,6 +63,7 @@ class Question:
     difficulty: str = ""
     entry: Any = field(default=None, compare=False, repr=False)
     unused: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    choices: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
 
 def question_of(value: Any, form: str = "", *, unanswered: bool = False) -> Question:
@@ -209,7 +210,7 @@ def _plainly(value: dict[str, Any]) -> tuple[Question, set[str]]:
         _need(value, "question")
         answer = text_of(value["answer"], "answer")
         used.add("answer")
-    question = Question(asked, answer, context=_history(value), reasoning=_reasoning(value))
+    question = Question(asked, answer, context=_history(value), reasoning=_reasoning(value), choices=tuple(choices.items()))
     return question, used | {"question", "reasoning", "system", "history"}
 
 

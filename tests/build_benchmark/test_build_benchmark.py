@@ -95,6 +95,16 @@ def test_a_repeated_question_is_asked_once(tmp_path: Path) -> None:
     assert len(asked) == len(set(asked)) == report["tasks"]["mine"]["duplicates"] == 20
 
 
+def test_items_with_choices_ask_for_a_letter_and_numbers_are_written_as_meant(tmp_path: Path) -> None:
+    chosen = [{"question": f"Town {n}?", "A": f"Alba {n}", "B": f"Borno {n}", "answer": "B"} for n in range(8)]
+    counted = [{"question": f"Sum {n}?", "answer": 18.0 + n} for n in range(8)]
+    make(benchmark(chosen=local(tmp_path / "a.jsonl", chosen), counted=local(tmp_path / "b.jsonl", counted)), tmp_path)
+    (item, *_) = read_jsonl(tmp_path / "data/benchmark/val/chosen.jsonl")
+    assert item["question"].startswith("Town ") and item["question"].endswith("\nAnswer with the letter of the right choice alone.")
+    assert item["answer"] == "B"
+    assert {row["answer"] for row in read_jsonl(tmp_path / "data/benchmark/val/counted.jsonl")} <= {str(18 + n) for n in range(8)}
+
+
 def test_several_turns_are_refused(tmp_path: Path) -> None:
     turns = [{"role": role, "content": "x"} for role in ("user", "assistant", "user", "assistant")]
     with pytest.raises(PawlError, match="several turns"):

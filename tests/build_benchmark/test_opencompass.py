@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from stages.build_benchmark import convert, opencompass, splits
 from stages.build_benchmark.__main__ import make
+from stages.common.choices import ASK
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, read_jsonl, write_jsonl, write_text
 from stages.common.questions import normalize
@@ -217,12 +218,31 @@ def test_multiple_choice_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
     benchmark = declared("custom_mcq")
     make(benchmark, tmp_path / "out")
     val = items(tmp_path / "out", "val", "items")
-    assert val[0]["question"] == "Question: Colour 0?\nA. red\nB. blue" and val[1]["question"].endswith("C. green")
-    assert val[0]["row"]["C"] is None and val[0]["answer"] == "B"
+    assert val[0]["question"] == f"Colour 0?\nA. red\nB. blue\n{ASK}" and val[1]["question"].endswith(f"C. green\n{ASK}")
+    assert val[0]["messages"] == [{"role": "user", "content": val[0]["question"]}] and val[0]["answer"] == "B"
     write_jsonl(tmp_path / "data/local/items.jsonl", [*rows, {"question": "x", "A": "a", "B": "b", "answer": "C"}])
-    with pytest.raises(PawlError, match="none of the row's options") as caught:
+    with pytest.raises(PawlError, match="none of the choices") as caught:
         make(benchmark, tmp_path / "out")
     assert caught.value.where.endswith(":5")
+
+
+@pytest.mark.e2e
+def test_questions_of_ones_own_are_asked_with_their_passages_and_choices_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opencompass, "ROOT", tmp_path)
+    rows: list[dict[str, Any]] = [{"question": f"Colour {n}?", "context": "It is {answer}.", "answer": float(n)} for n in range(4)]
+    write_jsonl(tmp_path / "data/local/items.jsonl", rows)
+    make(declared("custom_qa"), tmp_path / "out")
+    val = items(tmp_path / "out", "val", "items")
+    assert [(one["messages"][0]["content"], one["answer"]) for one in val] == [
+        (f"It is {{answer}}.\n\nColour {n}?", str(n)) for n in range(2)
+    ]
+    for extra, reason in (({"hint": "x"}, "hint"), ({"choices": ["a", "b"], "answer": "A"}, "with choices")):
+        write_jsonl(tmp_path / "data/local/items.jsonl", [*rows, {"question": "x", "answer": "y", **extra}])
+        with pytest.raises(PawlError, match=reason) as caught:
+            make(declared("custom_qa"), tmp_path / "out")
+        assert caught.value.where.endswith(":5")
 
 
 def test_the_right_choice_does_not_keep_its_place() -> None:
