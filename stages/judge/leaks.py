@@ -149,11 +149,9 @@ def sentences(text: str) -> list[str]:
 
 @functools.cache
 def everyday() -> frozenset[str]:
-    """Words that give no item away: function words, and those of common_words.txt."""
-    from bm25s.stopwords import STOPWORDS_EN_PLUS
-
+    """Words that give no item away: those of common_words.txt."""
     lines = Path(__file__).with_name("common_words.txt").read_text(encoding="utf-8").splitlines()
-    return frozenset(word for line in [*STOPWORDS_EN_PLUS, *lines[1:]] for word in re.split(r"[' ]", line))
+    return frozenset(word for line in lines[1:] for word in re.split(r"[' ]", line))
 
 
 def _digit(word: str) -> bool:
