@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def answered(
                 params.engine, model_dir, adapter, log, weights_sha256=base["weights_sha256"],
                 meanwhile=None if scorers else load, beside=_beside(),
             ) as endpoint:  # fmt: skip
-                fingerprint = endpoint.fingerprint | infer.settings(params.evaluate)
+                fingerprint = endpoint.fingerprint | infer.settings(params.evaluate) | clock(params, base)
                 journal = Journal(
                     ROOT / ".pawl" / "eval", _shaping(fingerprint, endpoint, tasks, base) | {"base_url": params.engine.base_url}
                 )
@@ -72,6 +73,14 @@ def answered(
             print(f"evaluate: {error.what.splitlines()[0]}; starting it once more")
     yield Answered(replies, scorers, fingerprint)
     journal.remove()
+
+
+def clock(params: Config, base: dict[str, Any]) -> dict[str, str]:
+    """Today's date, if a server that is not ours writes it into each prompt: its answers of another day are to other prompts.
+
+    Our own engines write the date of model.date.
+    """
+    return {"template_date": date.today().isoformat()} if params.engine.kind == "external" and base.get("date") else {}
 
 
 def split(which: str, tasks: list[Task], found: Answered, params: Config) -> tuple[list[items.Row], dict[str, Any]]:

@@ -44,6 +44,7 @@ def experiment(
         "former": bool(former),
         "diff": known["changes"],
         "metrics": _short({name: value for name, value in inputs.training.items() if isinstance(value, int | float)}),
+        "warnings": warnings(inputs.training),
         "run_time": f"{inputs.training['runtime_s']:,.0f} s" if inputs.training.get("runtime_s") else "for a time that was not recorded",
         "losses": _short(shown),
         "left_out": left_out,
@@ -107,6 +108,12 @@ def thinks(settings: dict[str, Any]) -> tuple[str, str]:
     if evaluate.get("think_close"):
         return str(evaluate.get("think_open", "")), str(evaluate["think_close"])
     return ("<think>", "</think>") if settings.get("data", {}).get("think_tags") else ("", "")
+
+
+def warnings(training: dict[str, Any]) -> list[str]:
+    """What the preflight and the trainer's log warned of."""
+    told = training.get("warnings")
+    return [plain(line, 300) for line in told[:20] if isinstance(line, str)] if isinstance(told, list) else []
 
 
 def statistics(data: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from stages.common.files import ROOT, read_json, write_json
 from stages.common.gpus import visible
 from stages.common.schema import Launcher, Train
 from stages.train import checkpoints
+from stages.train import log as logs
 from stages.train.arguments import resumable
 from stages.train.cluster import cluster_gpus, lost_peer
 
@@ -75,13 +77,17 @@ def launch(
         print(f"train: goes on from step {resume.name.rpartition('-')[2]}, where an earlier attempt was ended")
         config = config | {"resume_from_checkpoint": str(resume)}
     begun, progress = time.monotonic(), _Progress(folder)
-    for argv in plan(config, train, launcher, folder, engine, served, micro=bool(train.micro_steps) and not resume):
-        code = process.run(
-            argv, log=LOG, env=environment(folder, launcher, bool(config["use_cpu"]), train.parallel),
-            timeout_s=max(1.0, timeout_s - (time.monotonic() - begun)), watch=progress,
-        )  # fmt: skip
-        if code:
-            raise failure(code, folder, LOG, timeout_s)
+    try:
+        for argv in plan(config, train, launcher, folder, engine, served, micro=bool(train.micro_steps) and not resume):
+            code = process.run(
+                argv, log=LOG, env=environment(folder, launcher, bool(config["use_cpu"]), train.parallel),
+                timeout_s=max(1.0, timeout_s - (time.monotonic() - begun)), watch=progress,
+            )  # fmt: skip
+            if code:
+                raise failure(code, folder, LOG, timeout_s)
+    finally:
+        with suppress(OSError):  # a full disk is told by what failed
+            logs.keep(LOG)
     progress()  # what came after the last look
     figures = read_json(folder / "figures.json") if launcher.node_rank == 0 else {}
     return Run(time.monotonic() - begun, peak_gib(), figures, read_json(folder / "preflight.json"))

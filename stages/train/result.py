@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 from stages.common.errors import PawlError
 from stages.common.files import fresh_folder, sha256_file, sha256_text, write_json
 from stages.common.schema import Train
-from stages.train.launch import Run
+from stages.train import log
+from stages.train.launch import LOG, Run
 
 _WHOLE = ("model*.safetensors", "model.safetensors.index.json", "config.json", "generation_config.json", "value_head.safetensors")
 _PEAK_TFLOPS = {
@@ -99,4 +101,8 @@ def figures(run: Run, state: dict[str, Any], sha256: str) -> dict[str, Any]:
         "peak_gpu_memory_gib": round(told["peak_gpu_memory_gib"], 2) if "gpu" in told else None,
         "estimated_memory_gib": round(run.preflight["memory"]["estimate_gib"]["total"], 2),
     }
+    norms = [float(entry["grad_norm"]) for entry in state.get("log_history", []) if entry.get("grad_norm") is not None]
+    if norms and all(map(math.isfinite, norms)):
+        report |= {"highest_grad_norm": round(max(norms), 4), "last_grad_norm": round(norms[-1], 4)}
+    report["warnings"] = [*run.preflight["warnings"], *log.warnings(LOG)]
     return report | ({"resumed_from_step": told["resumed_from_step"]} if told["resumed_from_step"] else {})

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from stages.common.errors import PawlError
 from stages.common.llm import Reply
+from stages.common.schema import Config
+from stages.evaluate import results
 from stages.evaluate.journal import Journal, request_key
 from tests.evaluate.test_stage import Run
 from tests.fake_server import FakeServer
@@ -114,3 +119,13 @@ def test_what_nobody_came_back_for_is_forgotten(tmp_path: Path) -> None:
     os.utime(old, (1, 1))
     Journal(tmp_path, {})
     assert not old.exists()
+
+
+def test_a_server_of_others_that_writes_todays_date_has_another_fingerprint_each_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    def today(kind: str, base: dict[str, str]) -> dict[str, str]:
+        return results.clock(cast(Config, SimpleNamespace(engine=SimpleNamespace(kind=kind))), base)
+
+    assert set(today("external", {"date": "2024-07-26"})) == {"template_date"}
+    assert today("vllm", {"date": "2024-07-26"}) == today("external", {}) == {}, "older results keep their fingerprint"
+    monkeypatch.setattr(results, "date", SimpleNamespace(today=lambda: date(2031, 2, 3)))
+    assert today("external", {"date": "2024-07-26"}) == {"template_date": "2031-02-03"}

@@ -316,12 +316,13 @@ def figures(gpu: dict[str, Any]) -> dict[str, Any]:
         "processes": 2,
         "resumed_from_step": 0,
     }
-    preflight = {"rows": 5, "memory": {"estimate_gib": {"total": 1.5}}}
+    preflight = {"rows": 5, "memory": {"estimate_gib": {"total": 1.5}}, "warnings": ["memory is short"]}
     return result.figures(launch.Run(12.34, 2.5, told | gpu, preflight), {"num_input_tokens_seen": 1000}, "a" * 64)
 
 
 def test_rates_are_counted_from_tokens_and_parameters() -> None:
     found = figures({})
+    assert found["warnings"][0] == "memory is short", "for the judge"
     assert found["processes"] == 2, "GPU hours are counted from them"
     assert found["tokens_per_s"] == 100 and found["utilisation"] is None
     assert found["tflop_per_s"] == pytest.approx(100 * (4e9 + 2e7) / 1e12, abs=1e-4), "frozen weights need no gradient"
