@@ -12,9 +12,10 @@ from typing import Any
 
 from agent.history import EXPERIMENTS, Record, number, read_record
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, read_json, sha256_file, write_json, write_text
+from stages.common.files import ROOT, read_json, read_object, sha256_file, write_json, write_text
 from stages.common.items import read_rows
 from stages.common.losses import read_losses
+from stages.common.verdict import accepted
 
 REPORTS = ROOT / "reports"
 OUTCOMES = {"accept": "KEPT", "reject": "DISCARDED", "inconclusive": "INCONCLUSIVE"}
@@ -110,7 +111,7 @@ def read_verdict(name: str, incumbent: str) -> dict[str, Any]:
     """
     verdict = read_json(COPIED["judge.json"])
     where = "reports/judge.json"
-    if not isinstance(verdict, dict) or verdict.get("outcome") not in OUTCOMES:
+    if not isinstance(verdict, dict) or verdict.get("outcome") not in list(OUTCOMES):
         raise PawlError(f"no outcome of {', '.join(OUTCOMES)}", where=where, fix=_FIX)
     about = verdict.get("experiment")
     told, versus = (about.get("name"), about.get("incumbent")) if isinstance(about, dict) else (None, None)
@@ -120,6 +121,8 @@ def read_verdict(name: str, incumbent: str) -> dict[str, Any]:
         )
     if verdict.get("accepted") is not (verdict["outcome"] == "accept"):
         raise PawlError("outcome and accepted contradict each other", where=where, fix=_FIX)
+    if verdict["outcome"] == "accept" and not accepted(verdict):
+        raise PawlError("an acceptance whose guards did not all pass, or that has none", where=where, fix=_FIX)
     figures = summary(verdict)
     if verdict["outcome"] == "accept" and any(figures.get(key) is None for key in ("n", "accuracy", "difference", "low", "high", "p")):
         raise PawlError("an acceptance without paired evidence (n, accuracy, difference, interval, p)", where=where, fix=_FIX)
@@ -129,7 +132,8 @@ def read_verdict(name: str, incumbent: str) -> dict[str, Any]:
             where=str(COPIED["val.jsonl"]),
             fix="see stages/evaluate",
         )
-    read_json(COPIED["val.json"])
+    if read_object(COPIED["val.json"]).get("split") != "val":
+        raise PawlError("not a summary of validation results", where=str(COPIED["val.json"]), fix="see stages/evaluate")
     return verdict
 
 
@@ -145,7 +149,7 @@ def summary(verdict: dict[str, Any]) -> dict[str, Any]:
     evidence = evidence if isinstance(evidence, dict) else {}
     held, primary = evidence.get("benchmarks"), evidence.get("primary")
     parts, measure = held if isinstance(held, dict) else {}, "score" if evidence.get("metric") == "score" else "accuracy"
-    return _figures(parts.get(primary) if primary else evidence.get("pooled"), measure) | {
+    return _figures(parts.get(str(primary)) if primary else evidence.get("pooled"), measure) | {
         "benchmarks": {str(name): _figures(part, measure) for name, part in sorted(parts.items())}
     }
 

@@ -88,11 +88,28 @@ def read_json(path: Path | str) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise PawlError("a file that this step needs is missing", where=str(path), fix="run 'dvc repro' to make it") from None
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise PawlError(
             f"not valid JSON: {error}", where=f"{path}{line}", fix="restore the file or delete it and run 'dvc repro'"
         ) from None
+
+
+def read_object(path: Path | str) -> dict[str, Any]:
+    """Read one JSON object, such as a report.
+
+    Raises:
+        PawlError: the file is missing or broken, or holds something else; or what no report of ours can hold, NaN or half a character.
+    """
+    value = read_json(path)
+    fix = "restore the file or delete it and run 'dvc repro'"
+    if not isinstance(value, dict):
+        raise PawlError(f"expected a JSON object, found {type(value).__name__}", where=str(path), fix=fix)
+    try:
+        to_json(value).encode("utf-8")
+    except (ValueError, RecursionError):
+        raise PawlError("it holds a number that is not finite, or half a character", where=str(path), fix=fix) from None
+    return value
 
 
 def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
@@ -140,6 +157,12 @@ def fresh_folder(path: Path | str) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def part(report: Any, key: str) -> dict[str, Any]:
+    """The object under a key of a report; {} where it is absent or no object, so that whoever looks into it finds nothing."""
+    value = report.get(key) if isinstance(report, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:

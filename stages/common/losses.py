@@ -26,7 +26,13 @@ def read_losses(path: Path) -> list[Loss]:
     """
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            return [Loss(int(row["step"]), row["split"], float(row["loss"]), _epoch(row.get("epoch"))) for row in csv.DictReader(file)]
+            rows = csv.DictReader(file)
+            if missing := [name for name in ("step", "split", "loss") if name not in (rows.fieldnames or ())]:
+                raise ValueError(f"no column {', '.join(missing)}")
+            found = [Loss(int(row["step"]), row["split"], float(row["loss"]), _epoch(row.get("epoch"))) for row in rows]
+        if wrong := [loss.step for loss in found if not 0 <= loss.step < 2**53]:
+            raise ValueError(f"step {wrong[0]}")
+        return found
     except FileNotFoundError:
         raise PawlError("a file that this step needs is missing", where=str(path), fix="run 'dvc repro' to make it") from None
     except (KeyError, TypeError, ValueError, csv.Error) as error:

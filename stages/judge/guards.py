@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.common.files import flatten, sha256_text
+from stages.common.files import flatten, part, sha256_text
 from stages.common.items import ids_sha256
-from stages.judge.inputs import Inputs, Side, part
+from stages.judge.inputs import LARGEST, Inputs, Side
 
 THE_MODEL = ("adapter_sha256", "adapter_served_as", "base_sha256", "chat_template_sha256")
 """Keys of the fingerprint in which candidate and incumbent may differ: they are the model."""
@@ -198,7 +197,7 @@ def _contaminated(inputs: Inputs, limit: float) -> Iterator[str]:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST  # NaN is never at most
 
 
 def _short(value: Any) -> str:

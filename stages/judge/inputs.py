@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from stages.common import looks
 from stages.common.errors import PawlError
-from stages.common.files import read_json, read_jsonl, sha256_file
+from stages.common.files import part, read_json, read_jsonl, read_object, sha256_file
 from stages.common.items import LARGEST_COUNT, item_id, read_rows
 from stages.common.losses import Loss, read_losses
 from stages.judge.pairing import COLUMNS, as_table
@@ -28,6 +28,8 @@ OPTIONAL = {"repeat": 0, "fingerprint": ""}
 """Columns that older rows lack, and what they mean then."""
 LIMITS = {"score": 1, "prompt_tokens": LARGEST_COUNT, "output_tokens": LARGEST_COUNT, "repeat": LARGEST_COUNT}
 """The largest value of each column of numbers; the smallest is 0."""
+DEEPEST = 500
+"""Brackets in a line that Arrow may see: its reader recurses, and the process dies of some ten thousand, or of a line that is `null`."""
 LARGEST = 1e18
 """A number of a report beyond this is none that anything was measured to be."""
 _INCUMBENT = re.compile(r"reports/baseline|experiments/[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -100,11 +102,7 @@ def _side(folder: Path, accepted: set[str]) -> Side:
 
 
 def _report(path: Path) -> dict[str, Any]:
-    report = read_json(_validation_only(path))
-    if not isinstance(report, dict):
-        fix = "run 'dvc repro' to make the report again"
-        raise PawlError(f"expected a JSON object, found {type(report).__name__}", where=str(path), fix=fix)
-    return report
+    return read_object(_validation_only(path))
 
 
 def _training(path: Path) -> dict[str, Any]:
@@ -150,6 +148,9 @@ def _columns(path: Path) -> pa.Table:
     parse = arrow.ParseOptions(explicit_schema=COLUMNS, unexpected_field_behavior="ignore")
     try:
         with open(_validation_only(path), "rb") as file:
+            if not all(_plain(line.strip()) for line in file):
+                raise pa.ArrowInvalid("left to Python's reader")
+            file.seek(0)
             table = arrow.read_json(file, arrow.ReadOptions(block_size=2**24), parse)
         table.validate(full=True)
         for name, value in OPTIONAL.items():
@@ -159,6 +160,10 @@ def _columns(path: Path) -> pa.Table:
     except (pa.ArrowInvalid, FileNotFoundError):
         sound = False
     return table if sound else as_table(read_rows(_validation_only(path)))
+
+
+def _plain(line: bytes) -> bool:
+    return not line or (line[:1] == b"{" and line[-1:] == b"}" and line.count(b"[") + line.count(b"{") <= DEEPEST)
 
 
 def _within(column: pa.ChunkedArray, most: float) -> bool:
@@ -203,7 +208,7 @@ def read_former(root: Path, incumbent: str) -> dict[str, Any]:
         if not isinstance(found, DictConfig):
             raise ValueError("no mapping of sections")
         return {str(name): value for name, value in OmegaConf.to_container(found).items()}  # type: ignore[union-attr]
-    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, RecursionError) as error:  # OmegaConf raises OSError for a number
         told = next(iter(str(error).splitlines()), type(error).__name__)[:200]
         fix = "restore it from Git: a finished experiment is never written again"
         raise PawlError(f"the incumbent's parameters cannot be read: {told}", where=str(path), fix=fix) from None
@@ -246,12 +251,6 @@ def _validation_only(path: Path) -> Path:
         if ("test" in words and not named_by_folder) or form.parent.name.lower() in ("test", "eval_test"):
             raise PawlError("the judge does not open test results", where=str(path), fix=f"give it {SPLIT}.jsonl")
     return path
-
-
-def part(report: Any, key: str) -> dict[str, Any]:
-    """The object under a key of a report; {} where it is absent or no object, so that whoever looks into it finds nothing."""
-    value = report.get(key) if isinstance(report, dict) else None
-    return value if isinstance(value, dict) else {}
 
 
 def figure(report: Any, key: str, origin: str, *, optional: bool = False) -> Any:

@@ -21,7 +21,7 @@ from pathlib import Path
 from stages.common import looks
 from stages.common.config import load_params
 from stages.common.errors import run_main
-from stages.common.files import ROOT, main_root, read_json, write_text
+from stages.common.files import ROOT, main_root, read_object, write_text
 from stages.common.process import stage_lock
 from stages.track.crashed import make_crashed
 from stages.track.record import make_record
@@ -40,7 +40,7 @@ def main() -> None:
         stage_lock("track"),
         load_params("experiment", "model", "data", "benchmark", "train", "launcher", "engine", "evaluate", "judge", "tracking") as params,
     ):
-        looks.take_over([ROOT, main_root()], read_json(ROOT / "reports/judge.json"))
+        looks.take_over([ROOT, main_root()], read_object(ROOT / "reports/judge.json"))
         if params.tracking.kind == "none":
             print("track: tracking.kind is none, nothing logged")
         else:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from stages.common.files import flatten, read_json, sha256_file, sha256_text
+from stages.common.files import flatten, part, read_object, sha256_file, sha256_text
 from stages.common.losses import Loss, read_losses
 from stages.common.text import plain
+from stages.common.verdict import accepted
 
 REPORTS = (
     "generate_data.json", "train.json", "baseline/val.json", "baseline/test.json", "eval_val/val.json", "eval_test/test.json", "judge.json",
@@ -35,6 +36,8 @@ MADE = re.compile(r"(models|data)/.*|reports/.*\.jsonl")
 """Entries of dvc.lock that say what came out, byte for byte; the small reports beside them hold times too."""
 PARAM_LIMIT = 6000
 TAG_LIMIT = 5000
+LARGEST = 2**63
+"""MLflow keeps a step in 64 bits; a figure beyond that is none that was measured."""
 
 
 class Metric(NamedTuple):
@@ -88,7 +91,7 @@ def make_record(root: Path, sections: dict[str, Any]) -> Record:
     """
     folder = root / "reports"
     values = {name: asdict(section) for name, section in sections.items()}
-    reports = {name: read_json(folder / name) for name in REPORTS}
+    reports = {name: read_object(folder / name) for name in REPORTS}
     losses = read_losses(folder / LOSSES)
     lock = read_lock(root / "dvc.lock")
     verdict = reports["judge.json"]
@@ -111,7 +114,7 @@ def make_record(root: Path, sections: dict[str, Any]) -> Record:
         parent=parent_run(),
         register=register,
         model=root / "models/adapter" if register else None,
-        champion=verdict.get("outcome") == "accept" and not experiment,  # one of a sweep is no champion before it is adopted
+        champion=accepted(verdict) and not experiment,  # one of a sweep is no champion before it is adopted
     )
 
 
@@ -170,10 +173,10 @@ def _datasets(values: dict[str, Any], lock: dict[str, str], reports: dict[str, A
     data, benchmark = plain(values["data"]["name"], 200), plain(values["benchmark"]["name"], 200)
     rows = {
         "data/train": (data, "training", reports["generate_data.json"].get("rows")),
-        "data/benchmark/val": (f"{benchmark}, validation", "validation", reports["eval_val/val.json"].get("overall", {}).get("n")),
-        "data/benchmark/test": (f"{benchmark}, test", "test", reports["eval_test/test.json"].get("overall", {}).get("n")),
+        "data/benchmark/val": (f"{benchmark}, validation", "validation", part(reports["eval_val/val.json"], "overall").get("n")),
+        "data/benchmark/test": (f"{benchmark}, test", "test", part(reports["eval_test/test.json"], "overall").get("n")),
     }
-    return [Dataset(name, lock[path], path, use, int(n or 0)) for path, (name, use, n) in rows.items() if path in lock]
+    return [Dataset(name, lock[path], path, use, n if type(n) is int else 0) for path, (name, use, n) in rows.items() if path in lock]
 
 
 def parent_run() -> Parent | None:
@@ -217,11 +220,11 @@ def _scores(reports: dict[str, Any]) -> list[Metric]:
     found = []
     for prefix, file in SCORES.items():
         report = reports[file]
-        groups = {"overall": report.get("overall", {}), **report.get("benchmarks", {})}
-        for name, scores in groups.items():
+        tasks = part(report, "benchmarks")
+        for name, scores in {"overall": part(report, "overall"), **{task: part(tasks, task) for task in tasks}}.items():
             path = f"{prefix}/{name.replace('/', '_')}"
             figures = {key: scores.get(key) for key in ("accuracy", "lenient", "score", "truncated")}
-            figures |= {f"pass_at_{k}": share for k, share in scores.get("pass_at_k", {}).items()}
+            figures |= {f"pass_at_{k}": share for k, share in part(scores, "pass_at_k").items()}
             found += _metrics({f"{path}/{key}": value for key, value in figures.items()})
     return found
 
@@ -229,26 +232,29 @@ def _scores(reports: dict[str, Any]) -> list[Metric]:
 def _teaching(report: dict[str, Any]) -> list[Metric]:
     """What the replies in the training data cost when they were made, for each teacher."""
     names = ("requests", "prompt_tokens", "output_tokens", "cost")
-    return _metrics({f"teacher/{tier}/{name}": usage.get(name) for tier, usage in report.get("teacher", {}).items() for name in names})
+    tiers = part(report, "teacher")
+    return _metrics({f"teacher/{tier}/{name}": part(tiers, tier).get(name) for tier in tiers for name in names})
 
 
 def _training(report: dict[str, Any]) -> list[Metric]:
     """Every number of train.json, at the last step."""
-    last = report.get("steps") if isinstance(report.get("steps"), int) else 0
-    return [metric._replace(step=last or 0) for metric in _metrics({f"train/{name}": value for name, value in flatten(report).items()})]
+    steps = report.get("steps")
+    last = steps if type(steps) is int and 0 <= steps < LARGEST else 0
+    return [metric._replace(step=last) for metric in _metrics({f"train/{name}": value for name, value in flatten(report).items()})]
 
 
 def _evidence(verdict: dict[str, Any]) -> list[Metric]:
-    evidence = verdict.get("evidence", {})
-    groups = {"overall": evidence.get("pooled", {}), **evidence.get("benchmarks", {})}
+    evidence = part(verdict, "evidence")
+    tasks = part(evidence, "benchmarks")
+    groups = {"overall": part(evidence, "pooled"), **{task: part(tasks, task) for task in tasks}}
     names = ("difference", "low", "high", "p_better", "lenient_difference")
-    return _metrics({f"evidence/{group.replace('/', '_')}/{name}": part.get(name) for group, part in groups.items() for name in names})
+    return _metrics({f"evidence/{group.replace('/', '_')}/{name}": found.get(name) for group, found in groups.items() for name in names})
 
 
 def _metrics(values: dict[str, Any]) -> list[Metric]:
     numbers = {
         name: value for name, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
     }  # fmt: skip
     return [Metric(mlflow_name(name), float(value), 0) for name, value in numbers.items()]
 
@@ -260,7 +266,7 @@ def _losses(losses: list[Loss]) -> list[Metric]:
 
 
 def _tags(verdict: dict[str, Any]) -> dict[str, str]:
-    experiment, words = verdict.get("experiment", {}), verdict.get("words", {})
+    experiment, words = part(verdict, "experiment"), part(verdict, "words")
     tags = {
         "pawl.outcome": verdict.get("outcome", ""),
         "pawl.decision": words.get("Decision", ""),

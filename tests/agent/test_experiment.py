@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from agent import experiment
 from agent.history import Record, read_record
 from stages.common.errors import PawlError
 from tests.agent.toy_pipeline import rows
+from tests.broken import variants
 
 PART = {
     "n": 40,
@@ -25,7 +27,7 @@ PART = {
 }
 VERDICT: dict[str, Any] = {
     "experiment": {"name": "one", "incumbent": "reports/baseline"}, "outcome": "accept", "accepted": True,
-    "evidence": {"pooled": PART, "benchmarks": {"toy": PART}},
+    "evidence": {"pooled": PART, "benchmarks": {"toy": PART}}, "guards": [{"guard": "complete", "passed": True, "detail": "all"}],
 }  # fmt: skip
 PLAN = Record(number=1, slug="one", status="PLANNED", hypothesis="h")
 
@@ -39,7 +41,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(experiment, "REPORTS", tmp_path)
     (tmp_path / "dvc.lock").write_text("")
     (tmp_path / "val.jsonl").write_text(rows(3, "val"))
-    (tmp_path / "val.json").write_text("{}")
+    (tmp_path / "val.json").write_text('{"split": "val"}')
     (tmp_path / "judge.json").write_text(json.dumps(VERDICT))
     (tmp_path / "loss.csv").write_text("step,epoch,split,loss\n5,1,train,0.5\n")
     return tmp_path
@@ -96,12 +98,40 @@ def test_the_judges_figures_are_read(reports: Path) -> None:
         ({"evidence": {"overall": PART}}, "without paired evidence"),
         ({"evidence": {"pooled": {**PART, "p_better": float("nan")}}}, "without paired evidence"),
         ({"evidence": {"pooled": {**PART, "low": "x"}}}, "without paired evidence"),
+        *(
+            ({"guards": guards}, "guards did not all pass")
+            for guards in (
+                None,
+                [],
+                {},
+                True,
+                [1],
+                [{}],
+                [{"passed": 1}],
+                [{"passed": True}, {"passed": False}],
+            )
+        ),
+        ({"outcome": ["accept"]}, "no outcome"),
     ],
 )
 def test_a_verdict_that_does_not_carry_what_it_says_is_not_believed(reports: Path, change: dict[str, Any], expected: str) -> None:
     (reports / "judge.json").write_text(json.dumps(VERDICT | change))
     with pytest.raises(PawlError, match=expected):
         experiment.read_verdict("one", "reports/baseline")
+
+
+def test_a_verdict_broken_in_one_place_is_read_or_refused_and_never_a_bug(reports: Path) -> None:
+    for what, text in variants(VERDICT, 200, seed=3):
+        (reports / "judge.json").write_text(text)
+        try:
+            experiment.summary(experiment.read_verdict("one", "reports/baseline"))
+        except PawlError:
+            continue
+        place, _, value = what.partition(": ")
+        harmless = place.startswith("guards.0.") and (place != "guards.0.passed" or value == "True")
+        harmless |= place.startswith("evidence.pooled.incumbent")
+        harmless |= place.startswith("evidence.pooled.") and re.fullmatch(r"-?[\d.e+]+", value) is not None
+        assert harmless or not place.startswith(("guards", "outcome", "accepted", "evidence.pooled")), what
 
 
 def test_rows_of_the_test_split_are_never_taken_for_validation(reports: Path) -> None:

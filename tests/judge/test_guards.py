@@ -60,7 +60,7 @@ def test_an_unknown_key_is_no_part_of_the_model_whatever_it_begins_with(run, key
     assert vetoes(judge_run(run)).keys() == {"same conditions"}
 
 
-@pytest.mark.parametrize("value", [True, float("nan"), "0.0"])
+@pytest.mark.parametrize("value", [True, "0.0"])
 def test_a_condition_of_another_type_is_another_condition(run, value):
     for side, given in zip(SIDES, (value, 1 if value is True else value), strict=True):
         path = run / side / "val.json"
@@ -104,7 +104,7 @@ def test_other_items_right_at_equal_accuracy_are_a_veto(run, side):
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("key", ["n", "accuracy", "score", "truncated"])
-@pytest.mark.parametrize("value", [None, True, "0.7", float("nan"), 1e300])
+@pytest.mark.parametrize("value", [None, True, "0.7", 1e300])
 @pytest.mark.parametrize("group", ["overall", "chain_sum"])
 def test_a_figure_that_the_rows_do_not_give_is_a_veto(run, side, key, value, group):
     path = run / side / "val.json"
@@ -166,11 +166,23 @@ def test_a_benchmark_whose_tasks_are_not_told_is_a_veto(run, tasks):
     assert "complete" in vetoes(judge_run(run))
 
 
-@pytest.mark.parametrize("fraction", [None, False, True, "0.06", float("nan"), float("inf"), -0.1, 1.5, [0.06]])
+@pytest.mark.parametrize("fraction", [None, False, True, "0.06", -0.1, 1.5, [0.06], 10**400])
 def test_a_share_of_contamination_that_is_none_is_a_veto(run, fraction):
     path = run / "reports/generate_data.json"
     path.write_text(json.dumps({**read_json(path), "contamination": {"fraction": fraction}}))
     assert vetoes(judge_run(run)).keys() == {"contamination"}
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_report_with_a_number_that_is_not_finite_is_one_clear_error(run, text):
+    for name, value in (("generate_data.json", "0.06"), ("eval_val/val.json", '"n": 200')):
+        path = run / "reports" / name
+        kept = path.read_text()
+        assert value in kept
+        path.write_text(kept.replace(value, text if name.startswith("g") else f'"n": {text}', 1))
+        with pytest.raises(PawlError, match="not finite"):
+            judge_run(run)
+        path.write_text(kept)
 
 
 GOOD = {"exact": True, "wrapped": None}

@@ -8,11 +8,13 @@ import pytest
 
 from stages.common.config import read_params
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, read_json, sha256_file, write_json
+from stages.common.files import ROOT, read_json, read_object, sha256_file, write_json
+from stages.common.looks import take_over
 from stages.common.schema import Experiment, Judge
 from stages.judge.__main__ import judge_reports
 from stages.track.__main__ import SECTIONS
-from stages.track.record import make_record, mlflow_name
+from stages.track.record import REPORTS, make_record, mlflow_name
+from tests.broken import variants
 from tests.synthetic import write_losses, write_run
 
 
@@ -202,3 +204,27 @@ def test_what_the_teacher_cost_is_logged(run, sections):
     change(run / "reports" / "generate_data.json", teacher={"strong": usage})
     found = {metric.name: metric.value for metric in make_record(run, sections).metrics if metric.name.startswith("teacher/")}
     assert found == {f"teacher/strong/{name}": float(value) for name, value in usage.items() if name != "model"}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_broken_in_one_place_is_logged_or_refused_and_never_a_bug(run, sections, name):
+    assert make_record(run, sections).champion, "the control: nothing is broken yet"
+    path = run / "reports" / name
+    whole = read_json(path)
+    for what, text in variants(whole, 12, seed=len(name)):
+        path.write_text(text)
+        try:
+            record = make_record(run, sections)
+            take_over([run], read_object(run / "reports/judge.json"))
+        except PawlError as error:
+            assert error.where and str(error).count("\n") <= 2, what
+            continue
+        assert all(abs(metric.value) < 2**63 for metric in record.metrics), what
+        if what.startswith(("outcome", "accepted", "guards")) and not re.match(r"guards(\.\d+\.(guard|detail))?: (?!removed)", what):
+            assert not record.champion or re.match(r"guards\.\d+: (removed|\{)", what), what
+
+
+@pytest.mark.parametrize("change_", [{"accepted": None}, {"guards": []}, {"guards": [{"guard": "complete", "passed": False}]}])
+def test_an_acceptance_that_its_guards_do_not_carry_is_no_champion(run, sections, change_):
+    change(run / "reports/judge.json", **change_)
+    assert not make_record(run, sections).champion

@@ -14,6 +14,5 @@ if __name__ == "__main__":
     rate = OmegaConf.load("params.yaml").train.learning_rate
     write_run(Path(), base=0.3, tuned={3e-4: 0.9, 5e-4: 0.55}.get(rate, 0.6), seed=1)
     write_text("models/adapter/adapter_model.safetensors", f"weights of {rate}")
-    for name in ("train", "benchmark/val", "benchmark/test"):
-        write_text(f"data/{name}/rows.jsonl", "{}\n")
+    write_text("data/train/rows.jsonl", "{}\n")
     write_text("reports/data_card.md", "# Training data: synthetic\n")
