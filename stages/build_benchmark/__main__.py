@@ -16,10 +16,12 @@ from typing import Any
 
 from stages.build_benchmark import selftest, table
 from stages.build_benchmark.splits import Task, build
+from stages.common import detect
 from stages.common.config import load_params
 from stages.common.errors import run_main
 from stages.common.files import ROOT, fresh_folder, sha256_folder, write_json, write_jsonl
 from stages.common.items import SPLITS
+from stages.common.parts import takes_train_part
 from stages.common.process import stage_lock
 from stages.common.schema import Benchmark
 
@@ -48,6 +50,8 @@ def summarize(benchmark: Benchmark, tasks: dict[str, Task]) -> dict[str, Any]:
             rows[name]["repeated"] = task.repeated[:_GROUPS]
         if task.shown:
             rows[name]["in_worked_examples"] = task.shown
+        if task.spare:
+            rows[name]["spare"] = task.spare
     licences = sorted({task.licence for task in tasks.values() if task.licence})
     duplicates = sum(task.duplicates for task in tasks.values())
     return {"name": benchmark.name, "seed": benchmark.seed, "tasks": rows, "duplicates": duplicates, "licence": "; ".join(licences)}
@@ -62,6 +66,18 @@ def make(benchmark: Benchmark, root: Path) -> dict[str, Any]:
     return report
 
 
+def remarks(name: str, task: dict[str, Any], params: Any) -> list[str]:
+    """What a person should know of a task's size before anything is trained."""
+    found, spare = [], task.get("spare", {})
+    if train := spare.get("train"):
+        taken = takes_train_part(params.benchmark.tasks[name], params.data.sources)
+        unused = ", which no training source takes (part: train): benchmark.splits=halves asks them too"
+        found.append(f"{train} more questions are in the train part{'' if taken else unused}")
+    if beyond := spare.get("beyond"):
+        found.append(f"{beyond} more questions are beyond benchmark.val_items and benchmark.test_items")
+    return [*found, detect.told(task["val"], params.judge.alpha, params.judge.min_effect)]
+
+
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m stages.build_benchmark", description=__doc__, formatter_class=form)
@@ -69,7 +85,9 @@ def main() -> None:
     if parser.parse_args().self_test:
         table.show()
         return
-    with stage_lock("build_benchmark"), load_params("benchmark", inputs=["data/local"]) as params:
+    with stage_lock("build_benchmark"), load_params(
+        "benchmark", untracked=["data.sources", "judge.alpha", "judge.min_effect"], inputs=["data/local"]
+    ) as params:  # fmt: skip
         report = make(params.benchmark, ROOT)
         for name, task in report["tasks"].items():
             print(
@@ -77,6 +95,8 @@ def main() -> None:
             )
             if shown := task.get("in_worked_examples"):
                 print(f"build_benchmark: {name}: {shown} questions left out: its own worked examples show them with their answers")
+            for remark in remarks(name, task, params):
+                print(f"build_benchmark: {name}: {remark}")
             print(f"build_benchmark: {name}: scored by {report['self_test'][name]['scored_by']}")
         print(f"build_benchmark: no question is in both; val {report['val_sha256'][:12]}, test {report['test_sha256'][:12]}")
 

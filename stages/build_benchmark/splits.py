@@ -11,13 +11,15 @@ from stages.common import columns
 from stages.common.errors import PawlError
 from stages.common.files import sha256_text
 from stages.common.items import SPLITS, item_id
-from stages.common.questions import Question, choose, normalize, read, stream, take
+from stages.common.questions import PARTS, Question, choose, normalize, read, stream, take
 from stages.common.schema import Benchmark, Source
 
 Item = dict[str, Any]
 """{item_id, benchmark, question, answer, category}; of a suite also messages, reference and perhaps row (see opencompass.Dataset)"""
 Parts = dict[str, list[Question]]
 """The questions of val and of test."""
+Taken = tuple[Parts, int, dict[str, int]]
+"""Those, how many repeat another, and how many are in neither: {train: of the train part, beyond: more than are wanted}."""
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Task:
     repeated: list[list[int]] = field(default_factory=list)
     scoring: dict[str, Any] | None = None
     shown: int = 0
+    spare: dict[str, int] = field(default_factory=dict)
 
 
 def build(benchmark: Benchmark) -> dict[str, Task]:
@@ -54,14 +57,14 @@ def build(benchmark: Benchmark) -> dict[str, Task]:
     for name, source in benchmark.tasks.items():
         _refuse_training_keys(source, f"benchmark.tasks.{name}")
         make = _drawn if source.kind == "procedural" else _read
-        parts, duplicates = make(name, source, benchmark, wanted, asked)
+        parts, duplicates, spare = make(name, source, benchmark, wanted, asked)
         for split, questions in parts.items():
             if not questions:
                 fix = "its file needs at least four different questions"
                 raise PawlError(f"{name} has no {split} items", where=f"benchmark.tasks.{name}", fix=fix)
             asked[split] |= {normalize(question.question) for question in questions}
         val, test = ([_item(name, question) for question in parts[split]] for split in SPLITS)
-        tasks[name] = Task(val, test, duplicates, source.licence)
+        tasks[name] = Task(val, test, duplicates, source.licence, spare=spare)
     for name, suite in benchmark.suites.items():
         for dataset in opencompass.load(name, suite, own=benchmark.splits == "own"):
             if dataset.name in tasks:
@@ -86,7 +89,7 @@ def _divide(
         places.setdefault(normalize(item["question"]), []).append(place)
     # of questions that repeat, the first; none that its own prompt answers
     firsts = [dataset.items[group[0] - 1] for question, group in places.items() if question not in dataset.shown]
-    if benchmark.splits == "seeded":
+    if benchmark.splits in ("seeded", "halves", "auto"):
         firsts.sort(key=lambda item: sha256_text(f"{benchmark.seed}\0{item['question']}"))
     half = len(firsts) if own else len(firsts) // 2
     test = firsts[-min(wanted["test"], half) :] if half else []
@@ -143,7 +146,7 @@ def check_disjoint(tasks: dict[str, Task]) -> None:
             raise PawlError("two items of one split have the same item_id", where="benchmark.tasks", fix="this is a bug of build_benchmark")
 
 
-def _drawn(name: str, source: Source, benchmark: Benchmark, wanted: dict[str, int], asked: dict[str, set[str]]) -> tuple[Parts, int]:
+def _drawn(name: str, source: Source, benchmark: Benchmark, wanted: dict[str, int], asked: dict[str, set[str]]) -> Taken:
     """Draw validation items with `seed` and test items with `seed` + 1, by turns, each question new to both.
 
     By turns, because a task runs out of its easy questions first (there are 200 sums of one digit): were one split drawn after the
@@ -163,10 +166,10 @@ def _drawn(name: str, source: Source, benchmark: Benchmark, wanted: dict[str, in
             what = f"{source.task} gives only {total} different questions ({drawn} drawn), {sum(wanted.values())} are wanted"
             raise PawlError(what, where=where, fix="widen its settings, or lower benchmark.val_items and benchmark.test_items")
         parts[split] += taken
-    return parts, drawn - sum(wanted.values())
+    return parts, drawn - sum(wanted.values()), {}
 
 
-def _read(name: str, source: Source, benchmark: Benchmark, wanted: dict[str, int], asked: dict[str, set[str]]) -> tuple[Parts, int]:
+def _read(name: str, source: Source, benchmark: Benchmark, wanted: dict[str, int], asked: dict[str, set[str]]) -> Taken:
     """The validation and test parts of a file, at most so many items of each: in an order drawn by the seed, or its two ends."""
     seed = benchmark.seed
     rows, bad = read(source, f"benchmark.tasks.{name}")
@@ -186,13 +189,21 @@ def _read(name: str, source: Source, benchmark: Benchmark, wanted: dict[str, int
         kept = [question for question in choose(rows, source, seed, "all") if _is_new(question, "val", seen, asked)]
         half = len(kept) // 2
         parts = {"val": kept[: min(wanted["val"], half)], "test": kept[len(kept) - min(wanted["test"], half) :]}
-        return parts, len(rows) - len(kept)
+        return parts, len(rows) - len(kept), _spare(beyond=len(kept) - sum(map(len, parts.values())))
+    drawn = {part: choose(rows, source, seed, part) for part in PARTS}
+    if benchmark.splits != "seeded":  # halves: what would be the train part is validation
+        drawn = {"train": [], "val": drawn["train"], "test": drawn["val"] + drawn["test"]}
+    beyond = 0
     for split in SPLITS:
-        chosen = choose(rows, source, seed, split)
-        new = [question for question in chosen if _is_new(question, split, seen, asked)]
-        duplicates += len(chosen) - len(new)
+        new = [question for question in drawn[split] if _is_new(question, split, seen, asked)]
+        duplicates += len(drawn[split]) - len(new)
         parts[split] = sorted(new, key=lambda question: sha256_text(f"{seed}\0{question.question}"))[: wanted[split]]
-    return parts, duplicates
+        beyond += len(new) - len(parts[split])
+    return parts, duplicates, _spare(train=len({normalize(question.question) for question in drawn["train"]}), beyond=beyond)
+
+
+def _spare(**counts: int) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
 
 
 def _is_new(question: Question, split: str, seen: set[str], asked: dict[str, set[str]]) -> bool:

@@ -29,6 +29,7 @@ from stages.common.files import ROOT, flatten, write_text
 from stages.common.intact import State, changed, check_inputs, state
 from stages.common.mistakes import CONF, explain, first_line, located
 from stages.common.overrides import NO_HYPOTHESIS, SUBJECT, name_of, parse, with_plus, written_key
+from stages.common.parts import settle
 from stages.common.redaction import redact
 from stages.common.schema import SECTIONS, Config, check_together, validate
 from stages.common.secrets import close_resolvers, refuse_secrets
@@ -77,6 +78,7 @@ def _checked(compose_config: Callable[..., DictConfig]) -> Callable[..., DictCon
     def composed(hydra: Any, config_name: str | None, overrides: list[str], *args: Any, **kwargs: Any) -> DictConfig:
         whole = compose_config(hydra, config_name, overrides, *args, **kwargs)
         try:
+            settle(whole)
             check(whole)
         except OmegaConfBaseException as error:
             raise located(explain(error), overrides) from None
@@ -85,6 +87,7 @@ def _checked(compose_config: Callable[..., DictConfig]) -> Callable[..., DictCon
         written = {written_key(override) for override in overrides}
         if {key.split(".")[0] for key in written} & {*SUBJECT} and not {"experiment", "experiment.hypothesis"} & written:
             present = compose_config(hydra, config_name, [], *args, **kwargs)
+            settle(present)
             if _subject(whole) != _subject(present):
                 whole.experiment.hypothesis = NO_HYPOTHESIS  # that of the file is about another model, other data or other items
                 whole.experiment.name = whole.experiment.name if "experiment.name" in written else name_of(overrides)

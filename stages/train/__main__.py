@@ -21,6 +21,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from stages.common import detect
 from stages.common.config import compose, load_params, read_params
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, to_json, write_json, write_text
@@ -112,7 +113,7 @@ def check(overrides: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         path = Path(folder) / "params.yaml"
         path.write_text(compose(overrides), encoding="utf-8")
-        params = read_params("train", "launcher", "engine.kind", "evaluate", "data", "model", path=path)
+        params = read_params("train", "launcher", "engine.kind", "evaluate", "data", "model", "judge", path=path)
         check_extra(params.train.extra)
         base, model = base_model()
         os.environ |= {
@@ -128,6 +129,7 @@ def check(overrides: list[str]) -> dict[str, Any]:
             params.train, launcher, config=configuration(params.train, launcher, model, params.evaluate), engine=params.engine.kind,
             data=str(DATA), served=served(model, params.evaluate), rebuilt=rebuilt(params.data, params.train),
         )  # fmt: skip
+        found["warnings"] += detect.few(ROOT / "data/benchmark/val", params.judge)
         if params.model.name != base["name"]:
             found["warnings"].insert(
                 0, f"checked with the base that is here, {base['name']}, not {params.model.name}: dvc repro fetch_model"

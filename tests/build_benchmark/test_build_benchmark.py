@@ -1,13 +1,15 @@
 """The benchmark is fixed by its parameters, and no validation question is a test question."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stages.build_benchmark import splits
-from stages.build_benchmark.__main__ import make
+from stages.build_benchmark.__main__ import make, remarks
 from stages.common.errors import PawlError
 from stages.common.files import read_jsonl
 from stages.common.questions import normalize
@@ -103,6 +105,23 @@ def test_items_with_choices_ask_for_a_letter_and_numbers_are_written_as_meant(tm
     assert item["question"].startswith("Town ") and item["question"].endswith("\nAnswer with the letter of the right choice alone.")
     assert item["answer"] == "B"
     assert {row["answer"] for row in read_jsonl(tmp_path / "data/benchmark/val/counted.jsonl")} <= {str(18 + n) for n in range(8)}
+
+
+def test_items_in_halves_leave_none_out_and_a_train_part_is_said(tmp_path: Path) -> None:
+    mine = local(tmp_path / "rows.jsonl", [{"question": f"q {n}", "answer": f"a{n % 7}"} for n in range(80)])
+    sizes = {}
+    for way in ("seeded", "halves"):
+        given = replace(benchmark(100, 100, mine=mine), splits=way)
+        report = make(given, tmp_path)["tasks"]["mine"]
+        sizes[way] = report["val"], report["test"], report.get("spare")
+        params = SimpleNamespace(benchmark=given, data=SimpleNamespace(sources={}), judge=SimpleNamespace(alpha=0.05, min_effect=0.01))
+        assert ("no training source takes" in remarks("mine", report, params)[0]) == (way == "seeded")
+        params.data.sources = {"mine": replace(mine, part="train")}
+        assert "no training source takes" not in remarks("mine", report, params)[0]
+        assert "points or more" in remarks("mine", report, params)[-1]
+    assert sizes["seeded"][2] == {"train": 80 - sum(sizes["seeded"][:2])} and sizes["halves"][2] is None
+    assert sum(sizes["halves"][:2]) == 80 and min(sizes["halves"][:2]) >= 34
+    assert make(replace(benchmark(5, 5, mine=mine), splits="halves"), tmp_path)["tasks"]["mine"]["spare"] == {"beyond": 70}
 
 
 def test_several_turns_are_refused(tmp_path: Path) -> None:

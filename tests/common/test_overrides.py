@@ -50,6 +50,15 @@ def test_a_key_of_an_open_mapping_is_added_with_a_plus(key: str) -> None:
     config.compose([*chosen, f"+{key}=t"])
 
 
+def test_items_leave_a_train_part_where_training_takes_it_and_nowhere_else() -> None:
+    items = ["benchmark=jsonl", "benchmark.tasks.mine.path=data/local/items.jsonl"]
+    shared = ["data=jsonl", "data.sources.mine.path=data/local/items.jsonl", "data.sources.mine.part=train"]
+    for given, splits in (([*items, *DATA], "halves"), ([*items, *shared], "seeded"), ([*items, *shared[:2]], "halves")):
+        assert OmegaConf.create(config.compose(given)).benchmark.splits == splits
+    with pytest.raises(PawlError, match="takes the train part"):
+        config.compose([*items, *shared, "benchmark.splits=halves"])
+
+
 @pytest.mark.parametrize("plus", ["", "+", "++"])
 def test_a_column_is_named_with_a_plus_or_without_one(plus: str) -> None:
     text = config.compose([*DATA, f"{plus}data.sources.mine.columns.question=ticket_text"])

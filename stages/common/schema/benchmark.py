@@ -68,8 +68,9 @@ class Benchmark:
     Attributes:
         tasks: questions with answers (files, generators), scored by `evaluator` after `postprocessor`.
         suites: benchmarks of OpenCompass, scored as their configurations say.
-        splits: how items become validation and test. seeded: stratified by answer, drawn by `seed`. ends: the first and the last ones
-            in file order, at most half each. own: the benchmark's validation split and its test split.
+        splits: how items become validation and test. seeded: stratified by answer, drawn by `seed`; of a file, half is a train part that
+            a training source may take. halves: the same without a train part. auto: seeded if a source does take it, else halves.
+            ends: the first and the last ones in file order, at most half each. own: the benchmark's validation split and its test split.
         val_items, test_items: at most so many of each task or dataset.
         allow_code_execution: model-written code may run, in a sandbox, where a benchmark's scoring needs that.
     """
@@ -88,8 +89,9 @@ class Benchmark:
 
 @checks(Benchmark)
 def check_benchmark(benchmark: Benchmark, key: str) -> None:
-    if benchmark.splits not in ("seeded", "ends", "own"):
-        raise PawlError(f"{key}.splits is {benchmark.splits!r}", where=f"{key}.splits", fix="choose one of: seeded, ends, own")
+    if benchmark.splits not in ("auto", "seeded", "halves", "ends", "own"):
+        fix = "choose one of: auto, seeded, halves, ends, own"
+        raise PawlError(f"{key}.splits is {benchmark.splits!r}", where=f"{key}.splits", fix=fix)
     if benchmark.tasks and not benchmark.evaluator:
         raise PawlError(f"{key}.evaluator is empty, but {key} has tasks", where=f"{key}.evaluator", fix=f"set {key}.evaluator")
     if benchmark.tasks and benchmark.splits == "own":
