@@ -22,7 +22,8 @@ Reads params.yaml, reports/eval_val, the incumbent's folder, and the reports of 
     opinion      what the language model said: decision, veto, disagreement, leaks, failed, cost (stages/judge/opinion.py); null without one
     versions     rules (raised when the rules change), method, scipy
 Without a language model, the same inputs give the same bytes. The stage exits 0 whatever the outcome.
-compare exits 0 for accept, 1 for reject, 2 for inconclusive, 3 for bad input; it checks the rows, but has no summaries to guard.
+compare exits 0 for accept, 1 for reject, 2 for inconclusive, 3 for bad input; it checks the rows, and the summaries (val.json) where they
+lie beside them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from stages.common.errors import PawlError, from_os_error, run_main
 from stages.common.files import ROOT, main_root, to_json
 from stages.common.schema import Experiment, Judge
 from stages.judge.evidence import Rule, evidence
-from stages.judge.inputs import validation_rows
+from stages.judge.guards import of_files
+from stages.judge.inputs import file_side
 from stages.judge.pairing import pair
 
 EXIT = {"accept": 0, "reject": 1, "inconclusive": 2}
@@ -56,7 +58,10 @@ def compare(candidate: Path, incumbent: Path, rule: Rule) -> int:
         if not (0 < rule.alpha <= 0.5 and 0 <= rule.min_effect <= 1 and 0 < rule.max_regression <= 1 and rule.look >= 1):
             fix = "alpha above 0 to 0.5, min-effect 0 to 1, max-regression above 0 to 1, looks 1 or more: this look counts too"
             raise PawlError("a threshold is out of range", where=str(rule), fix=fix)
-        found = evidence(pair(validation_rows(candidate), validation_rows(incumbent)), rule)
+        sides = file_side(candidate), file_side(incumbent)
+        if wrong := of_files(*sides):
+            raise PawlError("; ".join(wrong)[:1000], fix="evaluate both sides again, in one way, and keep each summary beside its rows")
+        found = evidence(pair(*(side.rows for side in sides)), rule)
         print(to_json(found), end="")
     except OSError as error:
         return _bad_input(str(from_os_error(error)))

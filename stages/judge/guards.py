@@ -39,7 +39,11 @@ def check(inputs: Inputs, max_truncated: float, max_contamination: float, same_b
         ("complete", [line for name, side in sides for line in _incomplete(name, side, inputs.benchmark)], "every item was answered"),
         ("summary", [line for name, side in sides for line in _misquoted(name, side)], "each summary is what its rows add up to"),
         ("same items", list(_other_items(inputs)), "both sides answered the items of the benchmark"),
-        ("same conditions", list(_differences(inputs)), "engine, precision, prompts, sampling and evaluator are the same"),
+        (
+            "same conditions",
+            list(_differences(inputs.candidate, inputs.incumbent)),
+            "engine, precision, prompts, sampling and evaluator are the same",
+        ),
         ("same base model", [other_base] if other_base and same_base_model else [], other_base or "both sides stand on one base model"),
         (
             "answered",
@@ -50,6 +54,17 @@ def check(inputs: Inputs, max_truncated: float, max_contamination: float, same_b
         ("contamination", list(_contaminated(inputs, max_contamination)), "the training data was checked and cleaned"),
     ]
     return [{"guard": name, "passed": not found, "detail": "; ".join(found) or fine} for name, found, fine in results]
+
+
+def of_files(candidate: Side, incumbent: Side) -> list[str]:
+    """What is wrong with two files of rows alone (see `inputs.file_side`), and with the summaries beside them where there are any."""
+    wrong = []
+    for name, side in (("candidate", candidate), ("incumbent", incumbent)):
+        if len(side.fingerprints) > 1:
+            wrong.append(f"the {name}'s rows carry {len(side.fingerprints)} fingerprints: they were not answered under the same conditions")
+        if side.summary:
+            wrong += _misquoted(name, side)
+    return wrong + (list(_differences(candidate, incumbent)) if candidate.summary and incumbent.summary else [])
 
 
 def _incomplete(name: str, side: Side, benchmark: dict[str, Any]) -> Iterator[str]:
@@ -120,9 +135,9 @@ def _other_items(inputs: Inputs) -> Iterator[str]:
             yield f"items_sha256 is {_short(stated)} in the {name}'s summary, and its rows give {_short(actual)}"
 
 
-def _differences(inputs: Inputs) -> Iterator[str]:
+def _differences(candidate: Side, incumbent: Side) -> Iterator[str]:
     """Compared key by key, unknown keys too: a condition that is not known to be harmless counts."""
-    both = [part(side.summary, "fingerprint") for side in (inputs.candidate, inputs.incumbent)]
+    both = [part(side.summary, "fingerprint") for side in (candidate, incumbent)]
     for name, found in zip(("candidate", "incumbent"), both, strict=True):
         if not found:
             yield f"the {name}'s fingerprint is missing"

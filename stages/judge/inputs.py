@@ -101,6 +101,15 @@ def _side(folder: Path, accepted: set[str]) -> Side:
     return Side(rows, summary, sha256_file(_validation_only(path)), looks.outcomes_sha256(rows) in accepted)
 
 
+def file_side(path: Path) -> Side:
+    """A file of rows alone, with the summary of the same name beside it, as an evaluation leaves it; {} where there is none."""
+    rows, beside = validation_rows(path), path.with_suffix(".json")
+    summary = _report(beside) if beside.is_file() else {}
+    if "items_sha256" not in summary:
+        summary = {}  # something else of that name
+    return Side(rows, summary, sha256_file(_validation_only(path)), "rows_sha256" not in summary)
+
+
 def _report(path: Path) -> dict[str, Any]:
     return read_object(_validation_only(path))
 
