@@ -1,10 +1,14 @@
 """A room for model-written code: no network, no files but Python's own, no keys, few processes, little memory, little time.
 
-Runs as `python -I box.py ROOM BINDS...` (it imports nothing of Pawl, which is not in the room), reads one job as JSON from its input and
-writes the verdicts to its output. The steps: new namespaces (network, processes, mounts, and, for a user without rights, users); a
-root of its own on memory, in which Python's folders are mounted read-only; and for every item one child with empty scratch folders of
-its own, limits and no privileges, after which every process in the room is killed. Whatever of this cannot be had ends it before any
-code is run. The room's first process keeps its privileges, so that no item's code can stop it or look into it.
+Runs as `python -I box.py ROOM BINDS...` (of Pawl only programs.py and lazy.py are in the room), reads one job as JSON from its input and
+writes the verdicts to its output. The steps: new namespaces (network, processes, mounts, IPC, and, for a user without rights, users); a
+root of its own on memory, in which Python's folders are mounted read-only; and for every item one child with namespaces and empty scratch
+folders of its own, limits, no privileges and a filter of system calls, after which every process in the room is killed. Whatever of this
+cannot be had ends it before any code is run.
+
+Two processes stay. The outer one alone knows the items and hears the verdicts; the room's first process, of which the items' processes
+are copies, never sees either, so that no item finds another one in its memory. It keeps its privileges, so that no item's code can stop
+it or look into it.
 """
 
 from __future__ import annotations
@@ -16,8 +20,10 @@ import os
 import resource
 import select
 import signal
+import struct
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _NEW_NS, _NEW_UTS, _NEW_IPC, _NEW_USER, _NEW_PID, _NEW_NET = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
@@ -27,6 +33,18 @@ _NOBODY = 65534
 _SCRATCH = "/scratch"
 _SHARED = "/dev/shm"
 _READY = b"R"  # a child's first byte: it is disarmed
+_ENDED = b"E"  # of the first process: every process of an item is gone
+_LONGEST = 65536  # bytes of what an item's process may say
+_CLONE = {"x86_64": 56, "aarch64": 220}
+_CLONE3 = 435
+_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_REFUSED = {
+    "x86_64": (272, 308, 29, 30, 31, 67, 64, 68, 240, 319, 447, 425, 323, 321, 298, 248, 249, 250, 101, 310, 311),
+    "aarch64": (97, 268, 194, 196, 195, 197, 190, 186, 180, 279, 447, 425, 282, 280, 241, 217, 218, 219, 117, 270, 271),
+}
+"""System calls that no item gets. New namespaces, with the rights in them: unshare, setns. Memory that no limit counts, or that is kept
+beyond a process: shmget, shmat, shmctl, shmdt, semget, msgget, mq_open, memfd_create, memfd_secret, io_uring_setup, userfaultfd, bpf,
+perf_event_open, add_key, request_key, keyctl. Looking into others: ptrace, process_vm_readv, process_vm_writev."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -78,8 +96,8 @@ def furnish(room: str, binds: list[str], memory: int) -> None:
 
 
 def clear(memory: int) -> None:
-    """Empty folders to write into, for this process and its children alone; they are gone when these are."""
-    call("unshare", _NEW_NS)
+    """Namespaces and empty folders for this process and its children alone; what they hold is gone when these are."""
+    call("unshare", _NEW_NS | _NEW_IPC | _NEW_NET | _NEW_UTS)
     for name in (_SCRATCH, _SHARED):
         call("mount", "tmpfs", name, "tmpfs", _NOSUID | _NODEV, f"size={memory},mode=1777")
     os.chdir(_SCRATCH)
@@ -101,53 +119,75 @@ def disarm(was_root: bool, limits: dict[str, int]) -> None:
     call("capget", header, none)
     if any(none):
         raise OSError("privileges are left")
+    refuse_calls(os.uname().machine)
 
 
-def run(job: dict, was_root: bool) -> list[dict]:
-    """The verdict of each item: {"score": ...} or {"error": ...}, one child after the other."""
-    score = scorer(job["evaluator"])
-    return [alone(score, item, job, was_root) for item in job["items"]]
+def refuse_calls(machine: str) -> None:
+    """Answer what is in _REFUSED, and a clone into new namespaces, with "not permitted", here and in all children (seccomp, mode 2)."""
+    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
+    allow, not_permitted, no_such_call, kill = 0x7FFF0000, 0x50001, 0x50026, 0x80000000
+    steps = [(load, 0, 0, 4), (equal, 1, 0, _ARCHITECTURE[machine]), (give, 0, 0, kill), (load, 0, 0, 0)]
+    steps += [(at_least, 0, 1, 0x40000000), (give, 0, 0, not_permitted)]  # calls of a second table, which the numbers here do not name
+    for number in _REFUSED[machine]:
+        steps += [(equal, 0, 1, number), (give, 0, 0, not_permitted)]
+    steps += [(equal, 0, 1, _CLONE3), (give, 0, 0, no_such_call)]  # its flags cannot be read; the C library then takes clone
+    spaces = _NEW_NS | _NEW_UTS | _NEW_IPC | _NEW_USER | _NEW_PID | _NEW_NET | 0x2000000
+    steps += [(equal, 0, 3, _CLONE[machine]), (load, 0, 0, 16), (any_bit, 0, 1, spaces), (give, 0, 0, not_permitted), (give, 0, 0, allow)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    call("prctl", 22, 2, ctypes.create_string_buffer(struct.pack("HL", len(steps), ctypes.addressof(program))), 0, 0)
+    if _libc.unshare(_NEW_USER) == 0:
+        raise OSError("a namespace of its own could be had")
 
 
-def alone(score, item: dict, job: dict, was_root: bool) -> dict:
-    """Score one item in a child of its own; at the end every process but this one, which is the room's first, is killed.
-
-    Raises:
-        OSError: the child could not be disarmed, so that it ran nothing.
-    """
-    reading, writing = os.pipe()
-    seconds = job["seconds"]
-    if os.fork() == 0:
-        try:
-            os.close(reading)
+def serve(asked: int, said: int, told: int, room: str, binds: list[str], was_root: bool) -> None:
+    """The room's first process: one child for each item, which it never sees, and word when all of a child's processes are gone."""
+    job = json.loads(receive(asked))
+    furnish(room, binds, job["memory"])
+    clear(job["memory"])  # what an evaluator's imports want to write; no item sees it
+    sys.path.insert(0, "/lazy")
+    score = importlib.import_module("programs").scorer(job["evaluator"])
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    for _ in range(job["count"]):
+        child = os.fork()
+        if child == 0:
             try:
-                clear(job["memory"])
-                disarm(was_root, job["limits"])
-                resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 1))
-                null = os.open("/dev/null", os.O_RDWR)
-                for number in (0, 1, 2):
-                    os.dup2(null, number)
-            except BaseException as error:  # noqa: BLE001 - told by what is missing: the first byte
-                os.write(writing, f" {error}".encode())
-                return {}
-            os.write(writing, _READY)
-            try:
-                verdict = {"score": float(score(item))}
-            except BaseException as error:  # noqa: BLE001 - whatever model-written code raises
-                verdict = {"error": f"{type(error).__name__}: {error}"[:300]}
-            os.write(writing, json.dumps(verdict).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    if os.read(reading, 1) != _READY:
-        raise OSError(f"an item's process could not be disarmed:{os.read(reading, 1000).decode(errors='replace')}")
-    until, text = time.monotonic() + seconds, b""
-    while (left := until - time.monotonic()) > 0 and select.select([reading], [], [], left)[0]:
-        part = os.read(reading, 65536)
-        text += part
-        if not part or len(text) > 65536:
-            break
-    os.close(reading)
+                one(score, asked, said, job, was_root)
+            finally:
+                os._exit(0)
+        until = time.monotonic() + job["seconds"]
+        while os.waitpid(child, os.WNOHANG)[0] == 0 and (left := until - time.monotonic()) > 0:
+            signal.sigtimedwait([signal.SIGCHLD], left)
+        sweep()
+        os.write(told, _ENDED)
+
+
+def one(score, asked: int, said: int, job: dict, was_root: bool) -> None:
+    """An item's process: disarmed, it takes its item, runs it and says its verdict; of the pipes it keeps this one alone."""
+    seconds = int(job["seconds"]) + 1
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+    try:
+        item = json.loads(receive(asked))
+        clear(job["memory"])
+        null = os.open("/dev/null", os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(null, number)
+        os.closerange(3, said)
+        os.closerange(said + 1, 1024)
+        disarm(was_root, job["limits"])
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    except BaseException as error:  # noqa: BLE001 - told by what is missing: the first byte
+        os.write(said, f" {error}".encode())
+        return
+    os.write(said, _READY)
+    try:
+        verdict = {"score": float(score(item))}
+    except BaseException as error:  # noqa: BLE001 - whatever model-written code raises
+        verdict = {"error": f"{type(error).__name__}: {error}"[:300]}
+    os.write(said, json.dumps(verdict).encode())
+
+
+def sweep() -> None:
+    """Kill every process of the room but its first, which calls this."""
     for _ in range(200):  # a fork bomb makes new ones while the old ones die
         try:
             os.kill(-1, signal.SIGKILL)
@@ -156,7 +196,66 @@ def alone(score, item: dict, job: dict, was_root: bool) -> dict:
             time.sleep(0.005)
         except (ChildProcessError, ProcessLookupError):
             break
-    return read(text)
+
+
+def verdicts(job: dict, ask: int, hear: int, ended: int) -> list[dict]:
+    """The verdict of each item: {"score": ...} or {"error": ...}, one after the other.
+
+    Raises:
+        OSError: an item's process could not be disarmed, so that it ran nothing.
+        EOFError: the room's first process has ended.
+    """
+    items = job.pop("items")
+    send(ask, json.dumps(job | {"count": len(items)}).encode())
+    os.set_blocking(hear, False)
+    found = []
+    for item in items:
+        send(ask, json.dumps(item).encode())
+        text = words(hear, ended)
+        if text[:1] != _READY:
+            raise OSError(f"an item's process could not be disarmed:{text[:1000].decode(errors='replace')}")
+        found.append(read(text[1:]))
+    return found
+
+
+def words(hear: int, ended: int) -> bytes:
+    """What an item's processes say until they are gone, no more than _LONGEST of it; nothing is left for the next one."""
+    text = b""
+    while True:
+        sources = [ended, hear] if len(text) < _LONGEST else [ended]
+        ready = select.select(sources, [], [])[0]
+        if hear in ready:
+            part = os.read(hear, _LONGEST)
+            if not part:  # nobody holds its other end
+                raise EOFError("the room has ended")
+            text += part
+        elif not os.read(ended, 1):
+            raise EOFError("the room has ended")
+        else:
+            break
+    with suppress(BlockingIOError):  # what still lies in the pipe
+        while part := os.read(hear, _LONGEST):
+            text += part if len(text) < _LONGEST else b""
+    return text
+
+
+def send(pipe: int, text: bytes) -> None:
+    """A message after its length; whoever reads it takes no byte of the next one."""
+    rest = memoryview(struct.pack("Q", len(text)) + text)
+    while rest:
+        rest = rest[os.write(pipe, rest) :]
+
+
+def receive(pipe: int) -> bytes:
+    def exactly(size: int) -> bytes:
+        text = bytearray()
+        while len(text) < size:
+            if not (part := os.read(pipe, min(size - len(text), 2**20))):
+                raise EOFError("nobody asks any more")
+            text += part
+        return bytes(text)
+
+    return exactly(struct.unpack("Q", exactly(8))[0])
 
 
 def read(text: bytes) -> dict:
@@ -170,58 +269,29 @@ def read(text: bytes) -> dict:
         return {"error": "no verdict: it ran too long, or ended"}
 
 
-# --- what is scored
-
-
-def scorer(spec: dict):
-    """A function that gives an item's score in [0, 1]; imports what it needs before any model-written code runs."""
-    kind = spec["type"].rpartition(".")[2]
-    if kind == "HumanEvalEvaluator":
-        return human_eval
-    sys.path.insert(0, "/lazy")
-    importlib.import_module("lazy").quick_opencompass()
-    module = importlib.import_module(spec["type"].rpartition(".")[0])
-    if kind == "LCBCodeGenerationEvaluator":
-        extract = importlib.import_module("opencompass.datasets.livecodebench.extract_utils").extract_code_generation
-        return lambda item: lcb(module, extract, item, spec.get("timeout", 6))
-    evaluator = getattr(module, kind)(**{key: value for key, value in spec.items() if key != "type"})
-
-    def score(item: dict) -> float:
-        result = evaluator.score(predictions=[item["prediction"]], references=[item["reference"]])
-        return float(result["details"]["0"]["is_correct"])
-
-    return score
-
-
-def human_eval(item: dict) -> float:
-    """1.0 where the function passes the problem's tests (Chen et al. 2021, section 2.1): prompt, completion and test as one program."""
-    row = item["row"]
-    program = f"{row['prompt']}{item['prediction']}\n{row['test']}\ncheck({row['entry_point']})"
-    exec(compile(program, "program", "exec"), {"__name__": "program"})  # noqa: S102 - what this room is for
-    return 1.0
-
-
-def lcb(module, extract, item: dict, timeout: float) -> float:
-    sample = [{"input_output": item["row"]["evaluation_sample"]}]
-    metrics = module.codegen_metrics(sample, [[extract(item["prediction"])]], k_list=[1], num_process_evaluate=1, timeout=timeout)
-    return float(metrics[0]["pass@1"]) / 100
-
-
 def main() -> int:
     room, binds = sys.argv[1], sys.argv[2:]
     sys.path[:] = [os.path.realpath(path) for path in sys.path]  # what is mounted
-    job = json.load(sys.stdin)
     Path("/proc/self/oom_score_adj").write_text("1000")  # where memory ends, these processes are what the kernel takes
     was_root = leave()
     _libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: nothing here outlives the evaluation
+    (asked, ask), (hear, said), (ended, told) = os.pipe(), os.pipe(), os.pipe()
     child = os.fork()  # the first process of the new process namespace: with it, all others in it end
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    _libc.prctl(1, signal.SIGKILL, 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process gets no signal from within but those that it handles
-    furnish(room, binds, job["memory"])
-    clear(job["memory"])  # what an evaluator's imports want to write; no item sees it
-    sys.stdout.write(json.dumps(run(job, was_root)))
+    if child == 0:
+        _libc.prctl(1, signal.SIGKILL, 0, 0, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process gets no signal from within but those that it handles
+        for pipe in (ask, hear, ended):
+            os.close(pipe)
+        serve(asked, said, told, room, binds, was_root)
+        return 0
+    for pipe in (asked, said, told):
+        os.close(pipe)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    try:
+        found = verdicts(json.load(sys.stdin), ask, hear, ended)
+    except (EOFError, BrokenPipeError):  # its own error says why
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or 1
+    sys.stdout.write(json.dumps(found))
     sys.stdout.flush()
     return 0
 

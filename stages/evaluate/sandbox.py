@@ -68,10 +68,11 @@ def run(spec: dict[str, Any], items: list[dict[str, Any]], seconds: float = _SEC
 
 
 def binds(folder: Path) -> list[str]:
-    """What the room shows of the machine, read-only: the system's libraries, Python, its packages and the lazy importer."""
+    """What the room shows of the machine, read-only: the system's libraries, Python, its packages, the lazy importer and what scores."""
     lazy = folder / "lazy"
     lazy.mkdir()
-    (lazy / "lazy.py").write_bytes((ROOT / "stages/common/lazy.py").read_bytes())
+    for path in ("stages/common/lazy.py", "stages/evaluate/programs.py"):
+        (lazy / Path(path).name).write_bytes((ROOT / path).read_bytes())
     packages = sysconfig.get_paths()["purelib"]
     system = ["/usr", "/bin", "/lib", "/lib64"]
     found: list[str] = []

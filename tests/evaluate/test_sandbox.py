@@ -27,6 +27,21 @@ SPEAK = """    import os
 STOP = "    import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(0.5); return 4"
 PEER = "    import ctypes; assert ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0; return 5"
 SAY = "    import os, sys; raise Exception({})"
+CALL = """    import ctypes, os
+    number = {{'x86_64': {}, 'aarch64': {}}}[os.uname().machine]
+    result = ctypes.CDLL(None).syscall(number, {})
+    if result == 0: os._exit(0)
+    assert result > 0
+    return 4"""
+OTHERS = """    import gc, sys
+    frame, texts = sys._getframe(), []
+    while frame:
+        texts.append(repr(frame.f_locals))
+        frame = frame.f_back
+    for thing in gc.get_objects():
+        if isinstance(thing, (dict, list, tuple)):
+            texts += [part for part in (thing.values() if isinstance(thing, dict) else thing) if isinstance(part, (str, bytes))]
+    raise Exception(sum(repr(text).count('-'.join(('marker', '17'))) for text in texts))"""
 ATTACKS = {
     "the network": "    import socket; socket.create_connection(('127.0.0.1', {port}), 2); return 4",
     "a name server": "    import socket; socket.getaddrinfo('example.org', 80); return 4",
@@ -41,6 +56,13 @@ ATTACKS = {
     "leaving": "    import os; os._exit(0)",
     "a mount": "    import ctypes; assert ctypes.CDLL(None).mount(b'none', b'/usr', b'tmpfs', 0, None) == 0; return 4",
     "becoming root": "    import os; os.setuid(0); os.listdir('/proc'); return 4",
+    "a user namespace": "    import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0; return 4",
+    "a user namespace by clone": CALL.format(56, 220, "0x10000011, 0, 0, 0, 0"),
+    "a network namespace of its own": "    import ctypes; assert ctypes.CDLL(None).unshare(0x40000000) == 0; return 4",
+    "shared memory that outlives it": "    import ctypes; assert ctypes.CDLL(None).shmget(7, 2**20, 0o1666) >= 0; return 4",
+    "a message queue that outlives it": "    import ctypes; assert ctypes.CDLL(None).msgget(7, 0o1666) >= 0; return 4",
+    "memory that no limit counts": "    import os; os.memfd_create('x'); return 4",
+    "a key in the kernel's ring": CALL.format(248, 217, "b'user', b'pawl', b'x', 1, -4"),
     "stopping the room": STOP.replace("return 4", "return 5"),
     "looking into the room's first process": PEER,
     "a verdict that nests without end": SPEAK.format("b'[' * 60000"),
@@ -81,9 +103,15 @@ def verdicts(room: None) -> dict[str, dict]:
             "repr([dict(os.environ), os.listdir('/'), [os.path.exists(p) for p in ("
             f"{str(ROOT / 'params.yaml')!r}, {private.name!r}, '/etc/passwd', '/proc/1', '/root/.ssh', '/home')]])"
         )
-        asked: list[tuple[str, str]] = [("right before", RIGHT), ("leaving something behind", LEAVE), ("found", FOUND)]
+        asked: list[tuple[str, str]] = [
+            ("right before", RIGHT + "  # marker-17"),
+            ("looking for others", OTHERS),
+            ("leaving something behind", LEAVE),
+            ("found", FOUND),
+        ]
         for name, code in codes.items():
             asked += [(name, code), (f"right after {name}", RIGHT)]
+        asked.append(("right at the end", RIGHT + "  # marker-17"))
         begun = time.monotonic()
         found = sandbox.run({"type": "x.HumanEvalEvaluator"}, [item(code) for _, code in asked], seconds=1.5)
         assert time.monotonic() - begun < 60
@@ -103,6 +131,10 @@ def test_right_is_right(verdicts: dict[str, dict]) -> None:
 
 def test_an_item_leaves_nothing_for_the_next_one(verdicts: dict[str, dict]) -> None:
     assert verdicts["leaving something behind"] == {"score": 1.0} and verdicts["found"] == {"error": "Exception: [[], []]"}
+
+
+def test_an_item_finds_no_other_item_in_its_process(verdicts: dict[str, dict]) -> None:
+    assert verdicts["right at the end"] == {"score": 1.0} and verdicts["looking for others"] == {"error": "Exception: 0"}
 
 
 def test_neither_keys_nor_the_repository_nor_the_machines_files_are_there(verdicts: dict[str, dict]) -> None:
@@ -139,18 +171,23 @@ def test_a_user_without_rights_gets_the_same_room(need: Callable[[str], None]) -
     box.write_bytes((ROOT / "stages/evaluate/box.py").read_bytes())
     box.chmod(0o644)
     codes = [RIGHT, ATTACKS["a fork bomb"], ATTACKS["writing into the root"], RIGHT, SAY.format("repr([os.getuid(), os.listdir('/')])")]
-    codes += [STOP, PEER, LEAVE, FOUND, RIGHT]
+    codes += [STOP, PEER, LEAVE, FOUND, RIGHT, ATTACKS["a user namespace"], ATTACKS["shared memory that outlives it"]]
     job = {"evaluator": {"type": "x.HumanEvalEvaluator"}, "items": [item(code) for code in codes], "seconds": 2, "memory": 2**24}
-    binds = [path for path in ("/usr", "/bin", "/lib", "/lib64") if os.path.lexists(path)]
+    lazy = room.with_suffix(".lazy")
+    lazy.mkdir()
+    (lazy / "programs.py").write_bytes((ROOT / "stages/evaluate/programs.py").read_bytes())
+    lazy.chmod(0o755), (lazy / "programs.py").chmod(0o644)
+    binds = [*(path for path in ("/usr", "/bin", "/lib", "/lib64") if os.path.lexists(path)), f"{lazy}=/lazy"]
     done = subprocess.run(
         [python, "-I", str(box), str(room), *binds], input=json.dumps(job | {"limits": sandbox.LIMITS}), capture_output=True, text=True,
         user=65534, group=65534, extra_groups=[], env={}, cwd="/", timeout=60,
     )  # fmt: skip
     box.unlink()
+    shutil.rmtree(lazy)
     room.rmdir()
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    scores = [1.0, None, None, 1.0, None, 1.0, None, 1.0, None, 1.0]  # a signal to the first process goes nowhere
+    scores = [1.0, None, None, 1.0, None, 1.0, None, 1.0, None, 1.0, None, None]  # a signal to the first process goes nowhere
     assert [verdict.get("score") for verdict in found] == scores and "[0, [" in found[4]["error"]
     assert found[8]["error"] == "Exception: [[], []]"
 
