@@ -25,10 +25,8 @@ def fix(bad: Sequence[Bad], where: str) -> str:
         return _named(bad[0].columns, where)
     if bad and all(row.unused for row in bad):
         keys = sorted({row.unused for row in bad if not re.search(r"[^\w-]", row.unused)})
-        return (
-            f"remove these rows; or, if those keys change nothing, '{where}.ignore=[{', '.join(keys)}]'; or say which of ours they are: "
-            f"{where}.columns.context={keys[0] if keys else 'KEY'}"
-        )
+        ignored = f"'{where}.ignore=[{', '.join(keys)}]'" if keys else f"{where}.ignore"
+        return f"remove those rows; or, if these keys change nothing of what a row means: {ignored}"
     return ""
 
 

@@ -87,10 +87,19 @@ def parse(
 
 
 def _own(value: dict[str, Any], columns: dict[str, str], ignore: Sequence[str]) -> dict[str, Any]:
-    """A row by our names, without what is ignored."""
+    """A row by our names, without what is ignored, in its turns too."""
     theirs = set(columns.values())
-    others = {key: part for key, part in value.items() if key not in ignore and key not in columns and key not in theirs}
-    return others | {ours: value[name] for ours, name in columns.items() if name in value}
+    others = {key: part for key, part in value.items() if key not in columns and key not in theirs}
+    row: dict[str, Any] = _without(others | {ours: value[name] for ours, name in columns.items() if name in value}, ignore)
+    return row
+
+
+def _without(value: Any, ignore: Sequence[str]) -> Any:
+    if isinstance(value, list) and ignore:
+        return [_without(part, ignore) if isinstance(part, dict) else part for part in value]
+    if not isinstance(value, dict) or not ignore:
+        return value
+    return {key: _without(part, ignore) if isinstance(part, list) else part for key, part in value.items() if key not in ignore}
 
 
 def _beginning(value: Any) -> str:
@@ -186,16 +195,16 @@ def _loaded(raw: bytes) -> Any:
 
 
 def _objects_in(text: str) -> int:
-    """How many values stand one after the other, the last one perhaps broken."""
+    """How many objects stand one after the other, the last one perhaps broken; 1 where there are none."""
     decoder, at, count = json.JSONDecoder(), 0, 0
     while at < len(text):
-        count += 1
+        count += text[at] == "{"
         try:
             _, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
             break
         at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
-    return count
+    return max(1, count)
 
 
 def _refuse_constant(name: str) -> Any:

@@ -11,8 +11,8 @@
 | kto               | any of the first five, and label or kto_tag (a good answer or a bad one) |
 | text              | text: no question at all, for continued pre-training; never told by the keys (see stages/generate_data/sources.py) |
 
-Also category and difficulty, and the usual other names `query`, `response`, `passage`, `system_prompt`. A key that none of these names is
-harmless and told (id, source: see fields.py), or the row is refused: it might have meant something else with it.
+Also category and difficulty, and the other names `query`, `response`, `passage`, `system_prompt`. Any other key is harmless and told (id;
+see fields.py), or the row is refused.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from stages.common.turns import Turn, in_order, led, turns_of
 
 _PLAIN = {"true": True, "false": False, "desirable": True, "undesirable": False, "thumbs_up": True, "thumbs_down": False,
           "\U0001f44d": True, "\U0001f44e": False}  # fmt: skip
-"""Labels that say by themselves that an answer is good or bad."""
 _CLASSES = {"1": True, "0": False, "yes": True, "no": False, "good": True, "bad": False, "accepted": True, "rejected": False,
             "like": True, "dislike": False, "up": True, "down": False, "y": True, "n": False, "t": True, "f": False}  # fmt: skip
-"""Labels that might be classes too."""
+"""Labels that say by themselves that an answer is good or bad, and those that might be classes too."""
 _OTHER_NAMES = {"query": "question", "passage": "context", "system_prompt": "system"}
 _ANSWERED = {"instruction": "output", "question": "answer", "prompt": "completion"}
 """What `response` is called in our words, by what asks."""
@@ -210,8 +209,8 @@ def _plainly(value: dict[str, Any]) -> tuple[Question, set[str]]:
         _need(value, "question")
         answer = text_of(value["answer"], "answer")
         used.add("answer")
-    question = Question(asked, answer, context=_history(value), reasoning=_reasoning(value), choices=tuple(choices.items()))
-    return question, used | {"question", "reasoning", "system", "history"}
+    used |= {"question", "reasoning", "system", "history"}
+    return Question(asked, answer, context=_history(value), reasoning=_reasoning(value), choices=tuple(choices.items())), used
 
 
 def _stated(value: dict[str, Any]) -> tuple[str, set[str]]:
@@ -247,9 +246,10 @@ def _asked(value: dict[str, Any]) -> str:
 
 def _history(value: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     turns = [(turn.role, turn.content) for turn in led([], value.get("system"))]
-    for pair in value.get("history") or []:
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise ValueError("history is not a list of pairs")
+    history = value.get("history") or []
+    if not isinstance(history, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in history):
+        raise ValueError("history is not a list of pairs")
+    for pair in history:
         turns += [("user", text_of(pair[0], "history")), ("assistant", text_of(pair[1], "history"))]
     return tuple(turns)
 

@@ -15,6 +15,8 @@ from stages.common.errors import PawlError
 
 LARGEST_ROW = 16 * 2**20  # bytes; a larger one is bad, and is never held in memory whole
 CHUNK = 2**20
+INDEX = "Unnamed: 0"
+"""What pandas calls a first column without a name: its own count of the rows."""
 _LONG = 8
 """Lines, from which a quoted field whose every line reads as a row is no prose, whatever the rest of the file is like."""
 
@@ -64,6 +66,7 @@ def csv_rows(opened: Callable[[], IO[str]], shown: str, tabs: bool) -> Values:
     if head.broken:
         raise PawlError(f"the header cannot be read: {head.broken}", where=f"{shown}:1", fix="write names of columns, with commas")
     names = [name.strip() for name in head.fields]
+    names[:1] = [names[0] or INDEX] if names else []
     named = [name for name in names if name]
     if len(named) != len(set(named)):
         raise PawlError("two columns have one name", where=f"{shown}:1", fix="rename one of them")
@@ -91,10 +94,14 @@ def _row(record: _Record, names: list[str], delimiter: str, shown: str, prose: C
         yield where, Broken(f"{what}; {lines} lines are lost", lines), raw
     elif byte := next((ord(c) - 0xDC00 for field in fields for c in field if "\udc80" <= c <= "\udcff"), 0):
         yield where, Broken(f"not UTF-8: the byte 0x{byte:02x} (of Windows-1252? iconv -f WINDOWS-1252 -t UTF-8)"), raw
-    elif any(field.strip() for name, field in zip(names, fields, strict=True) if not name):
+    elif any(field.strip() for name, field in zip(names, fields, strict=True) if not name) or not _counts(names, fields):
         yield where, Broken("a column without a name holds something"), raw
     else:
         yield where, {name: field for name, field in zip(names, fields, strict=True) if name}, raw
+
+
+def _counts(names: list[str], fields: list[str]) -> bool:
+    return names[0] != INDEX or not fields[0].strip() or fields[0].strip().isdigit()
 
 
 def _delimiter(header: str) -> str:
@@ -140,8 +147,8 @@ def _reads_as_row(line: str, delimiter: str, names: list[str]) -> bool:
 def _swallows(record: _Record, delimiter: str, names: list[str]) -> bool:
     """Whether a record of several lines is what a stray quote makes of several rows: nearly each line has as many fields as the header."""
     count = len(record.lines)
-    if count < 2 or len(names) < 2:
-        return False
+    if count < 2 or len(names) < 2 or "".join(record.lines).replace('""', "").count('"') != 2:
+        return False  # what quotes other fields too, quotes this one on purpose
     return sum(_reads_as_row(line, delimiter, names) for line in record.lines) >= (count if count < 10 else 0.9 * count)
 
 

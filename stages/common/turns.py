@@ -7,7 +7,10 @@ from typing import Any
 
 from stages.common.fields import Unused, is_empty, left_out, text_of
 
-_ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant", "system": "system"}
+_ROLES = {
+    "human": "user", "prompter": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant",
+    "bot": "assistant", "model": "assistant", "developer": "system",
+}  # fmt: skip
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -42,7 +45,8 @@ def turns_of(value: Any, name: str, role: str) -> list[Turn]:
 def _turn(message: dict[str, Any], where: str) -> Turn:
     ours = {"role": "role" if "role" in message else "from", "content": "content" if "content" in message else "value"}
     given = message.get(ours["role"])
-    role = _ROLES.get(str(given).lower(), str(given))
+    role = str(given).strip().lower()
+    role = _ROLES.get(role, role)
     content = _joined(message.get(ours["content"]), where)
     thoughts = next((name for name in _THOUGHTS if not is_empty(message.get(name))), "")
     try:

@@ -97,6 +97,8 @@ def test_keys_of_turns_are_told_and_what_a_user_turn_does_not_teach_is_harmless(
             {"messages": [{"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}, SAID]},
             Question("one\ntwo", "good"),
         ),
+        ({"messages": [{"role": "developer", "content": "s"}, *turns(USER, GOOD)]}, Question("u", "good", context=(("system", "s"),))),
+        ({"conversations": [{"from": "prompter", "value": "u"}, {"from": "chatgpt", "value": "a"}]}, Question("u", "a")),
         ({"conversations": [{"from": "Human", "value": "u"}, {"from": "GPT", "value": "a"}]}, Question("u", "a")),
     ],
 )  # fmt: skip
@@ -178,6 +180,12 @@ def test_a_value_that_is_no_sure_text_is_refused(value: Any) -> None:
 def test_a_turn_that_cannot_be_used_is_named(messages: list[Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         question_of({"messages": messages})
+
+
+@pytest.mark.parametrize("history", ["abc", [{"q": 1}], 7, [["a"]], {"a": "b"}])
+def test_a_history_of_another_form_is_refused(history: Any) -> None:
+    with pytest.raises(ValueError, match="not a list of pairs"):
+        question_of({"instruction": "i", "output": "o", "history": history})
 
 
 @pytest.mark.parametrize("row", [{"system": "other", "messages": turns(("system", "s"), USER, GOOD)},

@@ -64,6 +64,7 @@ def test_a_field_of_several_lines_is_a_field(field: str, tmp_path: Path) -> None
         ("question,answer,\nq,a,\n", ("q", "a")),
         ("question,answer,,\nq,a,,\n", ("q", "a")),
         ("question,answer\nq,a,,\n", ("q", "a")),
+        (",question,answer\n0,q,a\n", ("q", "a")),
         ('question,"answer;text"\nq,a\n', None),
     ],
 )
@@ -73,7 +74,13 @@ def test_what_a_spreadsheet_writes_is_read(content: str, wanted: tuple[str, str]
 
 
 def test_a_cell_without_a_column_is_no_blank(tmp_path: Path) -> None:
-    assert "without a name" in read(written(tmp_path / "a.csv", "question,answer,\nq,a,lost\n"))[1][0].reason
+    for content in ("question,answer,\nq,a,lost\n", ",question,answer\nlost,q,a\n"):
+        assert "without a name" in read(written(tmp_path / "a.csv", content))[1][0].reason
+
+
+def test_a_field_that_is_quoted_beside_other_quoted_fields_is_meant(tmp_path: Path) -> None:
+    rows, bad = read(written(tmp_path / "a.csv", 'question,answer\n"def f(a, b):\n    return a","x"\n'))
+    assert not bad and rows == [Question("def f(a, b):\n    return a", "x")]
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
