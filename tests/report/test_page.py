@@ -274,6 +274,7 @@ def test_looks_guards_and_a_language_models_opinion_are_told_where_the_verdict_h
     write_json(run / "reports/judge.json", {**verdict, "outcome": "inconclusive", "opinion": opinion})
     text = page(run, params).text
     assert "accepted below 0.0076 (look 2 at these items, 0.05 over all looks)" in text
+    assert "0.0076 is this look's share of it" in text, "the number is explained"
     assert "-15.0 to +7.0 points, unknown" in text and "A language model says no and vetoed the acceptance." in text
     assert ("more items would decide towards “accept”" in text) == bool(more and more["items"])
 
