@@ -138,14 +138,14 @@ def explain(record: dict[str, Any], hypothesis: str, root: Path = ROOT) -> dict[
     open_stage = record.get("stage") in SEES_NO_TEST
     stage, own = plain(record["stage"], 80), plain(shown.get("fix") or "", 600).rstrip(".")
     evidence = f" ({found['evidence'].rstrip('.')})" if found["evidence"] and open_stage else ""
-    where = f" at {shown['where'].splitlines()[0][:200]}" if (shown.get("where") or "").strip() else ""
+    where = f" at {plain(shown['where'].strip().splitlines()[0], 200)}" if (shown.get("where") or "").strip() else ""
     kind = found["label"] if found["label"] == UNKNOWN else f"{found['label']}, {found['kind']}"
     there = logs(root, str(record["stage"]))
     log = f" The whole log: {', '.join(there)}." if there else ""
     words = {
         "Error Type": found["label"],
         "Code Summary": f"The stage {stage} of the pipeline was to run, for the hypothesis: {plain(hypothesis, 300) or 'none given'}",
-        "Reason": f"{stage} failed{plain(where, 240)}, class {kind}{evidence}. {found['why']} "
+        "Reason": f"{stage} failed{where}, class {kind}{evidence}. {found['why']} "
         + (f"The stage itself says what to do: {own}." if own else found["fix"])
         + log,
         "Decision": "no",

@@ -105,7 +105,7 @@ def test_the_stages_own_fix_is_repeated_and_not_contradicted(tmp_path):
     }
     reason = explain(record("train", **own), "h", tmp_path)["words"]["Reason"]
     assert "The stage itself says what to do: name the columns: question=ticket\\_text." in reason.replace("_", "\\_")
-    assert "Correct the rows" not in reason and "data.sources.mine" in reason
+    assert "Correct the rows" not in reason and reason.startswith("train failed at data.sources.mine, class DATA, bad rows")
     nobody = explain(record("train", error="odd", fix="turn it off"), "h", tmp_path)
     assert nobody["words"]["Error Type"] == "UNKNOWN" and "turn it off" in nobody["words"]["Reason"]
 
