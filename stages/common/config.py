@@ -248,7 +248,7 @@ def _refuse_conflict_markers(path: Path) -> None:
 def changes(old: str, new: str) -> list[str]:
     """The keys in which two params.yaml differ, one line each: 'train.learning_rate: 0.001 -> 0.0005'."""
     before, after = (flatten(OmegaConf.to_container(OmegaConf.create(text))) for text in (old, new))
-    keys = sorted(before.keys() | after.keys())
+    keys = sorted(before.keys() | after.keys(), key=lambda key: (not key.startswith("experiment."), key))  # what it is about comes first
     return [f"{key}: {before.get(key, '(none)')} -> {after.get(key, '(none)')}" for key in keys if before.get(key) != after.get(key)]
 
 
@@ -285,6 +285,8 @@ def main() -> int:
     print(f"params.yaml written{'' if old else ' (new)'}" + (f":\n{listed}" if old else ""))
     if old and {key.split(".")[0] for key in changed} & {*SUBJECT} and "experiment.hypothesis" not in changed:
         print("the hypothesis is still the former one: write what you expect of this into conf/experiment/current.yaml")
+    if f"\n  hypothesis: {NO_HYPOTHESIS}\n" in new:
+        print("no hypothesis given: say what you expect, with experiment.hypothesis='...' or in conf/experiment/current.yaml")
     if args.overrides and not args.keep:
         print("the overrides stand in params.yaml alone: --keep before them keeps them in conf/experiment/current.yaml, for the agent too")
     return 0

@@ -137,6 +137,34 @@ def stage_lock(stage: str, record_failure: bool = True) -> Iterator[None]:
             yield
 
 
+class _Over(BaseException):
+    """The time is up. No Exception, so that no handler of one bad row or request takes it for its own."""
+
+
+@contextmanager
+def time_limit(hours: float) -> Iterator[None]:
+    """End the block after `hours`, launcher.timeout_h, as an error; what it has on disk by then stays for the next run.
+
+    Raises:
+        PawlError: it took longer.
+    """
+
+    def stop(*_: object) -> None:
+        raise _Over
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, hours * 3600, 30)  # again every 30 s, should something have taken the first for its own
+    try:
+        yield
+    except _Over:
+        fix = "raise launcher.timeout_h, or do less; the next run goes on from the replies that were there by then"
+        what = f"this stage took longer than launcher.timeout_h ({hours:g} hours)"
+        raise PawlError(what, where="launcher.timeout_h", fix=fix, details={"timed_out": True}) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def locked(path: Path) -> bool:
     """Whether a process holds the lock on a file."""
     try:

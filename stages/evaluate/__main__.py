@@ -22,7 +22,7 @@ from stages.common.config import load_params
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, sha256_file, write_json
 from stages.common.models import base_model
-from stages.common.process import stage_lock
+from stages.common.process import stage_lock, time_limit
 from stages.common.schema import Config
 from stages.common.scoring import Task
 from stages.evaluate import benchmark, infer, judged, results
@@ -40,7 +40,7 @@ def main() -> None:
             untracked=[
                 "engine.startup_timeout_s", "engine.api_key_env", "engine.gpu_memory_utilization", "engine.keep_alive",
                 "engine.keep_alive_idle_s", "evaluate.concurrency", "evaluate.request_timeout_s", "evaluate.retries",
-                "benchmark.allow_code_execution",
+                "benchmark.allow_code_execution", "launcher.timeout_h",
             ],
         ) as params:  # fmt: skip
             base, model_dir = base_model()
@@ -49,7 +49,8 @@ def main() -> None:
             benchmark.check(tasks, params.benchmark)
             judged.check(tasks, params.engine.judge)
             say(tasks, base["name"], adapter)
-            with results.answered(tasks, params, base, model_dir, adapter, log_file(args)) as answered:
+            limit = time_limit(params.launcher.timeout_h)
+            with limit, results.answered(tasks, params, base, model_dir, adapter, log_file(args)) as answered:
                 found = {split: results.split(split, tasks, answered, params) for split in args.split}
                 about = {
                     "model": f"{base['name']}, {'fine-tuned' if adapter else 'base'}",

@@ -24,7 +24,7 @@ from stages.common.config import load_params
 from stages.common.errors import run_main
 from stages.common.files import ROOT, fresh_folder, main_root, write_json, write_text
 from stages.common.models import base_model
-from stages.common.process import stage_lock
+from stages.common.process import stage_lock, time_limit
 from stages.common.schema import Data
 from stages.generate_data import card, decontaminate, sources, spool, tokens
 from stages.generate_data.filters import Filters
@@ -104,7 +104,10 @@ def main() -> int:
     argparse.ArgumentParser(prog="python -m stages.generate_data", description=__doc__, formatter_class=form).parse_args()
     with (
         stage_lock("generate_data"),
-        load_params("data", "train.cutoff_len", "train.stage", inputs=["data/local", "prompts/generate_data"]) as params,
+        load_params(
+            "data", "train.cutoff_len", "train.stage", untracked=["launcher.timeout_h"], inputs=["data/local", "prompts/generate_data"]
+        ) as params,
+        time_limit(params.launcher.timeout_h),
     ):
         _, model = base_model()
         plain = params.train.stage == "pt"

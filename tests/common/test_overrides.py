@@ -145,6 +145,19 @@ def test_what_is_refused_is_not_kept(asked: list[str], words: str, copy: Path, m
     assert (copy / "conf/experiment/current.yaml").read_bytes() == before
 
 
+def test_a_kept_change_of_data_drops_the_former_hypothesis_and_says_so(copy: Path) -> None:
+    told = run(copy, "--keep", *DATA)
+    assert "experiment.name: sums-and-reversals -> jsonl-rows" in told and "no hypothesis given: say what you expect" in told
+    assert "no hypothesis given" in (copy / "conf/experiment/current.yaml").read_text(encoding="utf-8")
+    run(copy, "--check")
+
+
+def test_other_data_chosen_in_a_file_by_hand_points_at_the_former_hypothesis(copy: Path) -> None:
+    path = copy / "conf/config.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("model: smollm2_135m", "model: tiny_random"), encoding="utf-8")
+    assert "the hypothesis is still the former one" in run(copy)
+
+
 def test_overrides_that_are_not_kept_say_how_to_keep_them_and_so_does_the_check(copy: Path) -> None:
     assert "--keep" in run(copy, "agent=llm", "agent.llm.base_url=http://127.0.0.1:8000/v1", "agent.llm.model=NAME")
     assert "--keep" in run(copy, "--check", code=1)

@@ -150,3 +150,30 @@ def test_a_stranger_with_the_number_of_a_dead_dvc_holds_no_lock(tmp_path: Path, 
     finally:
         stranger.kill()
         stranger.communicate()
+
+
+@pytest.mark.parametrize("program", ["asyncio.run(asyncio.sleep(30))", "threading.Event().wait(30)", "swallow()"])
+def test_a_stage_that_takes_too_long_ends_with_the_key_that_says_how_long(program: str, tmp_path: Path) -> None:
+    code = f"""
+import asyncio, threading, time
+from stages.common.errors import run_main
+from stages.common.process import time_limit
+def swallow():  # as a loop over rows does with a bad one
+    for _ in range(300):
+        try: time.sleep(0.1)
+        except Exception: pass
+def main():
+    with time_limit(0.3 / 3600):
+        {program}
+run_main("x", main)
+"""
+    begun = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "longer than launcher.timeout_h" in done.stderr and "Traceback" not in done.stderr
+    assert time.monotonic() - begun < 15
+
+
+def test_a_stage_in_time_is_left_alone_afterwards() -> None:
+    with process.time_limit(0.2 / 3600):
+        pass
+    time.sleep(0.3)

@@ -97,7 +97,7 @@ class Launcher:
         storage: ray: a folder that all nodes see, for checkpoints; empty: this working tree's .pawl.
         max_failures: ray: how often a failed worker group is started again from its last checkpoint.
         checkpoint_steps: a checkpoint that a killed training goes on from, every so many steps; 0: none.
-        timeout_h: a longer training is stopped.
+        timeout_h: a longer training, data stage or evaluation is stopped.
     """
 
     name: str = MISSING
