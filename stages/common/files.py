@@ -85,7 +85,7 @@ def read_json(path: Path | str) -> Any:
         PawlError: the file is missing or broken; says which line.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=without_repeats)
     except FileNotFoundError:
         raise PawlError("a file that this step needs is missing", where=str(path), fix="run 'dvc repro' to make it") from None
     except (ValueError, RecursionError) as error:
@@ -93,6 +93,20 @@ def read_json(path: Path | str) -> Any:
         raise PawlError(
             f"not valid JSON: {error}", where=f"{path}{line}", fix="restore the file or delete it and run 'dvc repro'"
         ) from None
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys, for JSON's reader, which would take the last value of a key that stands there twice.
+
+    Raises:
+        ValueError: a key occurs twice.
+    """
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {repeated!r:.60} occurs twice")
+    return value
 
 
 def read_object(path: Path | str) -> dict[str, Any]:
@@ -124,7 +138,7 @@ def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
+                    row = json.loads(line, object_pairs_hook=without_repeats)
                 except (ValueError, RecursionError) as error:
                     raise PawlError(f"broken line: {error}", where=f"{path}:{number}", fix="mend or remove that line") from None
                 if not isinstance(row, dict):

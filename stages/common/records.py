@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from stages.common.errors import PawlError
 from stages.common.fields import Columns, Unused, left_out
+from stages.common.files import without_repeats
 from stages.common.shapes import Question, question_of
 from stages.common.tables import CHUNK as _CHUNK
 from stages.common.tables import LARGEST_ROW, Broken, Values, csv_rows, parquet_rows
@@ -182,7 +183,7 @@ def _lines(path: Path, shown: str) -> Values:
 def _loaded(raw: bytes) -> Any:
     try:
         text = raw.decode("utf-8").strip()
-        return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=_without_repeats)
+        return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=without_repeats)
     except UnicodeDecodeError as error:
         return Broken(f"not UTF-8 at byte {error.start} of the line")
     except json.JSONDecodeError as error:
@@ -209,15 +210,6 @@ def _objects_in(text: str) -> int:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {repeated!r:.60} occurs twice")
-    return value
 
 
 def _array(path: Path, shown: str) -> Values:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from stages.common.files import flatten, part, sha256_text
 from stages.common.items import ids_sha256
-from stages.judge.inputs import LARGEST, Inputs, Side
+from stages.judge.inputs import LARGEST, SPLIT, Inputs, Side
 
 THE_MODEL = ("adapter_sha256", "adapter_served_as", "base_sha256", "chat_template_sha256")
 """Keys of the fingerprint in which candidate and incumbent may differ: they are the model."""
@@ -63,7 +63,13 @@ def of_files(candidate: Side, incumbent: Side) -> list[str]:
         if len(side.fingerprints) > 1:
             wrong.append(f"the {name}'s rows carry {len(side.fingerprints)} fingerprints: they were not answered under the same conditions")
         if side.summary:
-            wrong += _misquoted(name, side)
+            wrong += [*_misquoted(name, side), *_other_hash(name, side)]
+            if side.summary.get("split") != SPLIT:
+                wrong.append(f"the {name}'s summary is of the split {_short(side.summary.get('split'))}, not of {SPLIT}")
+        else:
+            wrong += _contradictory(name, side)
+    if bool(candidate.summary) != bool(incumbent.summary):
+        wrong.append("one side has a summary beside its rows and the other has none, so that nobody knows whether both were asked alike")
     return wrong + (list(_differences(candidate, incumbent)) if candidate.summary and incumbent.summary else [])
 
 
@@ -95,10 +101,18 @@ def _misquoted(name: str, side: Side) -> Iterator[str]:
         for key, value in counted.items():
             if value is None or not _number(scores.get(key)) or abs(scores[key] - value) > 1e-9:
                 yield f"the {name}'s summary states {key} {_short(scores.get(key))} for {group}, its rows give {value}"
+    yield from _contradictory(name, side)
+    yield from _unbound(name, side)
+
+
+def _contradictory(name: str, side: Side) -> Iterator[str]:
+    """Rows that no evaluation of ours writes."""
     whole = pc.greater_equal(side.rows["score"], 1 - 1e-6)
     if odd := pc.sum(pc.not_equal(side.rows["correct"], whole)).as_py():
         yield f"{odd} of the {name}'s rows are right without a full score, or wrong with one"
-    yield from _unbound(name, side)
+    empty = pc.equal(pc.utf8_trim_whitespace(side.rows["prediction"]), "")
+    if odd := pc.sum(pc.and_(empty, pc.greater(side.rows["score"], 0))).as_py():
+        yield f"{odd} of the {name}'s rows have a score for a reply without text"
 
 
 def _unbound(name: str, side: Side) -> Iterator[str]:
@@ -130,9 +144,13 @@ def _other_items(inputs: Inputs) -> Iterator[str]:
             yield f"{len(foreign)} items of the {name} are not in data/benchmark/val ({_short(foreign[0])})"
         if changed := [item for task, item, gold in answered if built.get((task, item), gold) != gold]:
             yield f"{len(changed)} rows of the {name} have another answer key than data/benchmark/val ({_short(changed[0])})"
-        stated, actual = side.summary.get("items_sha256"), ids_sha256(side.rows["item_id"].to_pylist())
-        if stated != actual:
-            yield f"items_sha256 is {_short(stated)} in the {name}'s summary, and its rows give {_short(actual)}"
+        yield from _other_hash(name, side)
+
+
+def _other_hash(name: str, side: Side) -> Iterator[str]:
+    stated, actual = side.summary.get("items_sha256"), ids_sha256(side.rows["item_id"].to_pylist())
+    if stated != actual:
+        yield f"items_sha256 is {_short(stated)} in the {name}'s summary, and its rows give {_short(actual)}"
 
 
 def _differences(candidate: Side, incumbent: Side) -> Iterator[str]:

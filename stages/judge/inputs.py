@@ -28,6 +28,8 @@ OPTIONAL = {"repeat": 0, "fingerprint": ""}
 """Columns that older rows lack, and what they mean then."""
 LIMITS = {"score": 1, "prompt_tokens": LARGEST_COUNT, "output_tokens": LARGEST_COUNT, "repeat": LARGEST_COUNT}
 """The largest value of each column of numbers; the smallest is 0."""
+SUMMARY = {"items_sha256", "rows_sha256", "fingerprint", "overall", "benchmarks"}
+"""Keys by any of which an evaluation's summary is known."""
 DEEPEST = 500
 """Brackets in a line that Arrow may see: its reader recurses, and the process dies of some ten thousand, or of a line that is `null`."""
 LARGEST = 1e18
@@ -105,7 +107,7 @@ def file_side(path: Path) -> Side:
     """A file of rows alone, with the summary of the same name beside it, as an evaluation leaves it; {} where there is none."""
     rows, beside = validation_rows(path), path.with_suffix(".json")
     summary = _report(beside) if beside.is_file() else {}
-    if "items_sha256" not in summary:
+    if not summary.keys() & SUMMARY:
         summary = {}  # something else of that name
     return Side(rows, summary, sha256_file(_validation_only(path)), "rows_sha256" not in summary)
 
@@ -154,7 +156,7 @@ def _columns(path: Path) -> pa.Table:
     """Read as columns, thirty times as fast as row by row; what is not plain and sound is left to `read_rows`, which names the row."""
     from pyarrow import json as arrow
 
-    parse = arrow.ParseOptions(explicit_schema=COLUMNS, unexpected_field_behavior="ignore")
+    parse = arrow.ParseOptions(explicit_schema=COLUMNS, unexpected_field_behavior="error")
     try:
         with open(_validation_only(path), "rb") as file:
             if not all(_plain(line.strip()) for line in file):

@@ -117,6 +117,16 @@ CASES = {
     "a broken summary": lambda root: (root / "new/val.json").write_text('{"overall": {"n": 60'),
     "a summary that is a list": lambda root: (root / "new/val.json").write_text("[]"),
     "a summary with NaN": lambda root: (root / "new/val.json").write_text('{"items_sha256": NaN}'),
+    "a summary without the hash of its items, of another engine": lambda root: (
+        fingerprint(NEW, engine="vllm", adapter_sha256="a")(root),
+        write_json(root / "new/val.json", without(read_json(root / "new/val.json"), "items_sha256")),
+    ),
+    "a summary with another hash of its items": summary(items_sha256="0" * 64),
+    "a summary of the test split": summary(split="test"),
+    "a summary of one side alone": lambda root: (root / "old/val.json").unlink(),
+    "a summary with a key twice": lambda root: (root / "new/val.json").write_text(
+        '{"overall": 1, ' + (root / "new/val.json").read_text().lstrip()[1:]
+    ),
     # items
     "an item missing": bare(lambda root: edit(root, NEW, lambda rows: rows[1:])),
     "an item of its own": bare(lambda root: edit(root, NEW, lambda rows: [*rows, rows[0] | {"item_id": "f" * 16}])),
@@ -159,6 +169,10 @@ CASES = {
     "tokens with a fraction": bare(first(output_tokens=1.5)),
     "a prediction that is a list": bare(first(prediction=["x"])),
     "a column missing": bare(lambda root: edit(root, NEW, lambda rows: [without(row, "gold") for row in rows])),
+    "right without a full score": bare(each(score=0.5)),
+    "right without a reply": bare(each(prediction=" ")),
+    "a column that no row has": bare(first(Correct=True)),
+    "a column twice": bare(bytes_of(lambda held: held.replace(b'"correct": false', b'"correct": false, "correct": true'))),
     # files
     "empty": bare(bytes_of(lambda held: b"")),
     "a blank line alone": bare(bytes_of(lambda held: b"\n\n")),
