@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 REMOVED = "[removed]"
 SHORTEST = 6
@@ -21,7 +21,7 @@ BLOCK = 2**22
 """Characters of a log that are looked at together."""
 
 _NAMES = re.compile(
-    r"(?<![A-Z])(?:PAT|DSN|JWT|PWD)(?![A-Z])|KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH(?!OR)|COOKIE|CONNECTION_STRING|WEBHOOK|BEARER"
+    r"(?<![A-Z])(?:PAT|DSN|JWT|PWD|SK|CREDS?|SALT|SIGNATURE)(?![A-Z])|KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH(?!OR)|COOKIE|CONNECTION_STRING|WEBHOOK|BEARER"
 )
 _NO_SECRET = re.compile(r"PWD|OLDPWD|.*(?:KEYBOARD|_AUTH_(?:MODE|TYPE|METHOD)|_FILE|_PATH|_DIR|_SOCK)")
 _KINDS = r"(?:api|access|account|auth|client|db|encryption|master|private|service|signing|storage)[_-]?key"
@@ -29,18 +29,24 @@ _TOKENS = "".join(f"(?<!{kind}[_-])" for kind in ("bos", "eos", "pad", "unk", "m
 _VALUE = r"(?!<)[^\s\"',;&\\]{6,}"  # no special token of a tokenizer, such as <|im_end|>
 _NAMED = re.compile(
     rf"(?i)((?:{_KINDS}|{_TOKENS}token|secret|(?<![a-z])(?:pg|db|key)?pass|password|passwd|passphrase|(?<![a-z])pwd|credentials?|[_-]pat|[_-]auth"
-    rf"|authorization)\b\\*[\"']?\s*[:=]\s*\\*[\"']?(?:(?:bearer|basic|token)\s+)?|--[\w-]*(?:key|token|secret|password)[\s=]+|\bbearer\s+(?=\S*\d)){_VALUE}"
+    rf"|authorization)\b\\*[\"']?\s*(?:[:=]|(?<=[\"'])\s*,)\s*b?\\*[\"']?(?:(?:bearer|basic|token)\s+)?|--[\w-]*(?:key|token|secret|password)[\s=]+|\bbearer\s+(?=\S*\d)){_VALUE}"
 )
+_QUERY = re.compile(r"(?i)([?&](?:key|sig|signature|code|pw|pass|auth)=)[^\s\"'&#<>]{6,}")
 _COOKIE = re.compile(r"(?i)(\b(?:set-)?cookie\\*[\"']?\s*[:=]\s*\\*[\"']?)[^\n\"']{6,}")
 _ADDRESS = re.compile(r"(://(?:[^\s/:@]+:)?)[^\s/@]+(?=@)")
+_WITH_PASSWORD = re.compile(r"://[^\s/:@]*:([^\s/@]+)@")
+"""The password in an address that a variable holds, whatever its name: DATABASE_URL, MONGO_URI."""
 _SHAPED = re.compile(
     r"\b(?:sk-[\w-]{16,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|AIza[\w-]{30,}"
-    r"|ya29\.[\w-]{16,}|AKIA[A-Z0-9]{12,}|gsk_[A-Za-z0-9]{16,}|nvapi-[\w-]{16,}|npm_[A-Za-z0-9]{30,}|dop_v1_[a-f0-9]{40,}|r8_[A-Za-z0-9]{30,})"
+    r"|ya29\.[\w-]{16,}|AKIA[A-Z0-9]{12,}|gsk_[A-Za-z0-9]{16,}|nvapi-[\w-]{16,}|npm_[A-Za-z0-9]{30,}|dop_v1_[a-f0-9]{40,}|r8_[A-Za-z0-9]{30,}|xai-[\w-]{20,}"
+    r"|pplx-[\w-]{20,}|tgp_v1_[\w-]{16,}|fw_[A-Za-z0-9]{20,}|[rs]k_(?:live|test)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9]{16,}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"
 )
 _LONG = re.compile(r"[\w+/=.-]{12}")
 """Without a run like this, none of the library's patterns can be found."""
 _BASE64 = r"(?:\s|\\[nr]|[A-Za-z0-9+/=]{8,}|(?:Proc-Type|DEK-Info|Version|Comment):[^\n\\]*)"
 _BEGUN = re.compile(rf"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----{_BASE64}*(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----)?")
+_WHOLE = re.compile(r"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY[A-Z ]*)-----(?:(?!-----BEGIN)[\s\S]){0,20000}?-----END \1-----")
 _ENDED = re.compile(r"(?:[A-Za-z0-9+/=]{16,}(?:\s|\\[nr])+)+[A-Za-z0-9+/=]*-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----")
 
 
@@ -49,8 +55,9 @@ def redact(text: str) -> str:
     if known := _known(os.environ):
         text = known.sub(REMOVED, text)
     if "PRIVATE KEY" in text:
-        text = _ENDED.sub(REMOVED, _BEGUN.sub(REMOVED, text))
-    text = _COOKIE.sub(rf"\1{REMOVED}", _NAMED.sub(rf"\1{REMOVED}", text))
+        text = _ENDED.sub(REMOVED, _BEGUN.sub(REMOVED, _WHOLE.sub(REMOVED, text)))
+    for named in (_NAMED, _QUERY, _COOKIE):
+        text = named.sub(rf"\1{REMOVED}", text)
     text = _ADDRESS.sub(rf"\1{REMOVED}", _SHAPED.sub(REMOVED, text))
     if _LONG.search(text):
         for pattern in _kept_patterns():
@@ -84,7 +91,9 @@ def redact_file(path: Path) -> None:
 
 def _known(environment: Mapping[str, str]) -> re.Pattern[str] | None:
     """What matches the secrets of an environment, as they are, line by line, and as an address or JSON spells them."""
-    return _matching(tuple(sorted({value for name, value in environment.items() if _secret_name(name) and not _is_path(value)})))
+    values = {value for name, value in environment.items() if _secret_name(name) and not _is_path(value)}
+    values |= {part for value in environment.values() for found in _WITH_PASSWORD.findall(value) for part in (found, unquote(found))}
+    return _matching(tuple(sorted(values)))
 
 
 @functools.lru_cache(maxsize=8)

@@ -30,6 +30,10 @@ KEY = f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-1
         "SG.aaaaaaaaaaaaaaaaaaaaaa.bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb",
         "pypi-AgEIcHlwaS5vcmc" + "a" * 80,
         "AKIAIOSFODNN7EXAMPLE",
+        "xai-abcdefghijklmnopqrstuvwx1234567890",
+        "pplx-abcdefghijklmnopqrstuvwxyz123456",
+        "rk_live_abcdefghijklmnop",
+        "whsec_abcdefghijklmnopqrst",
         *BODY.split("\n")[:1],
     ],
 )
@@ -39,7 +43,15 @@ def test_what_is_written_like_a_secret_is_removed(secret: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [KEY, KEY.replace("\n", "\\n"), KEY.partition("Proc")[0] + BODY, BODY[70:] + "\n-----END PRIVATE KEY-----"]
+    "text",
+    [
+        KEY,
+        KEY.replace("\n", "\\n"),
+        KEY.replace("\n", "\n> "),
+        KEY.replace("MIIE", "MIIE\n"),
+        KEY.partition("Proc")[0] + BODY,
+        BODY[70:] + "\n-----END PRIVATE KEY-----",
+    ],
 )
 def test_a_private_key_goes_whole_also_where_one_end_is_cut_off(text: str) -> None:
     told = redact(f"read it\n{text}\nand failed")
@@ -59,6 +71,8 @@ def test_a_private_key_goes_whole_also_where_one_end_is_cut_off(text: str) -> No
         "DB_DSN",
         "X_JWT",
         "SLACK_WEBHOOK",
+        "MYAPP_CRED",
+        "HASH_SALT",
         "my_key",
     ],
 )
@@ -71,6 +85,12 @@ def test_the_value_of_a_variable_named_like_a_secret_is_removed_in_every_form(
     monkeypatch.setenv(name, value)
     for told in (value, f"<{value}>", quote(value, safe="")):
         assert told not in redact(f"cannot log in with {told}: denied")
+
+
+@pytest.mark.parametrize("name", ["DATABASE_URL", "MONGO_URI", "ANY_NAME"])
+def test_the_password_in_a_variable_that_holds_an_address_is_removed_alone_too(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "postgres://pawl:h%40nter-22@db.example/runs")
+    assert redact("password authentication failed: h@nter-22 or h%40nter-22") == "password authentication failed: [removed] or [removed]"
 
 
 def test_a_value_of_several_lines_is_removed_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +113,17 @@ def test_a_variable_that_names_a_file_does_not_hide_which_file_is_missing(monkey
 
 @pytest.mark.parametrize(
     "told",
-    ["Cookie: session=abc123; theme=dark", 'set-cookie: "id=abc123"', "registry_pat=abc1234", "proxy-auth: abc1234", "DB_PASS=abc1234"],
+    [
+        "Cookie: session=abc123; theme=dark",
+        'set-cookie: "id=abc123"',
+        "registry_pat=abc1234",
+        "proxy-auth: abc1234",
+        "DB_PASS=abc1234",
+        "('Authorization', 'Basic abc1234')",
+        "[(b'authorization', b'Bearer abc123x')]",
+        "GET /v1?key=abc1234&n=2",
+        "https://h/blob?sv=1&sig=abc1234",
+    ],
 )
 def test_what_stands_behind_a_name_like_a_secret_is_removed(told: str) -> None:
     assert "abc123" not in redact(told) and redact(told).startswith(told[:6])
