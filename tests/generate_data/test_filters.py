@@ -9,7 +9,9 @@ import pytest
 from stages.common.errors import PawlError
 from stages.common.files import read_json, read_jsonl, write_jsonl
 from stages.common.schema import Data, Source, validate
+from stages.generate_data import tokens
 from stages.generate_data.filters import badly_formed
+from tests.generate_data import test_generate_data
 from tests.generate_data.test_generate_data import HELD_OUT, local, make, rows, trained
 from tests.generate_data.test_generate_data import root as root
 
@@ -191,3 +193,21 @@ def test_reasoning_is_put_into_tags_by_code(root: Path) -> None:
 @pytest.mark.parametrize("answer", ["</think>a<think>", "<think>a</think>b<think>c</think>d", "a</think>b", "<think>a</think>\u200b\n"])
 def test_tags_that_do_not_match_are_told(answer: str) -> None:
     assert badly_formed(answer, Data(required_tags=[], think_tags=False))
+
+
+NO_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+)
+
+
+def test_rows_that_the_chat_template_refuses_are_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(seen: list[Any]) -> list[int]:
+        return [len(text) for text in tokens._rendered(seen, NO_SYSTEM, {})]
+
+    monkeypatch.setattr(test_generate_data, "words_in", count)
+    system = [{"role": role, "content": f"{role} says"} for role in ("system", "user", "assistant")]
+    assert make(root, 500, mine=local(root, rows(3)))["rows"] == 3
+    with pytest.raises(PawlError, match=r"refuses 2 rows: System role not supported") as refused:
+        make(root, 500, mine=local(root, [*rows(3), {"messages": system}, *rows(9)[3:], {"messages": [*system, *system[1:]]}]))
+    assert "rows.jsonl:4" in refused.value.where and "rows.jsonl:11" in refused.value.where and "system turn" in refused.value.fix
