@@ -90,7 +90,13 @@ def room() -> None:
 
 
 @pytest.fixture(scope="module")
-def verdicts(room: None) -> dict[str, dict]:
+def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where this file's rooms are built: another run of these tests has its own."""
+    return tmp_path_factory.mktemp("rooms")
+
+
+@pytest.fixture(scope="module")
+def verdicts(room: None, rooms: Path) -> dict[str, dict]:
     """One room for all attacks, a right answer before, between and after them."""
     os.environ["PAWL_TEST_SECRET"] = "sk-very-secret"
     import socket
@@ -113,7 +119,9 @@ def verdicts(room: None) -> dict[str, dict]:
             asked += [(name, code), (f"right after {name}", RIGHT)]
         asked.append(("right at the end", RIGHT + "  # marker-17"))
         begun = time.monotonic()
-        found = sandbox.run({"type": "x.HumanEvalEvaluator"}, [item(code) for _, code in asked], seconds=1.5)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(rooms))
+            found = sandbox.run({"type": "x.HumanEvalEvaluator"}, [item(code) for _, code in asked], seconds=1.5)
         assert time.monotonic() - begun < 60
     del os.environ["PAWL_TEST_SECRET"]
     return dict(zip((name for name, _ in asked), found, strict=True))
@@ -143,10 +151,10 @@ def test_neither_keys_nor_the_repository_nor_the_machines_files_are_there(verdic
     assert seen.endswith("[False, False, False, False, False, False]]"), seen
 
 
-def test_nothing_outlives_the_room(verdicts: dict[str, dict]) -> None:
+def test_nothing_outlives_the_room(verdicts: dict[str, dict], rooms: Path) -> None:
     lines = [path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not [line for line in lines if any(word == str(ROOT / "stages/evaluate/box.py").encode() for word in line)]
-    assert not list(Path(tempfile.gettempdir()).glob("pawl-room-*"))
+    assert not list(rooms.iterdir())
 
 
 def test_where_there_is_no_room_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
