@@ -61,6 +61,7 @@ SKETCH = 32
 SHORT = 5
 """Bytes of a question's hash: of two sets of 10,000 questions without a common one, 1 in 10,000 pairs shares a hash."""
 MOST = 10**9
+_ALIKE = str.maketrans("‐‑‒–—―−﹘‘’‚‛`´′“”„‟«»″", "-" * 8 + "'" * 7 + '"' * 7, "\u034f\ufe0e\ufe0f")  # noqa: RUF001
 _COUNT = re.compile(rb'^\{"looks":([ \d]{9})\}$', re.MULTILINE)
 
 
@@ -90,8 +91,8 @@ def outcomes_sha256(table: pa.Table) -> str:
 
 
 def _short(question: str) -> bytes:
-    """What a question is known by: its characters without blanks and marks that nobody sees, case and form of writing ignored."""
-    same = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", question).casefold())
+    """What a question is known by: its characters, without blanks and what nobody sees; case, width, dashes and quotes are as one."""
+    same = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", question.translate(_ALIKE)).casefold())
     seen = "".join(mark for mark in same if not mark.isspace() and unicodedata.category(mark) not in ("Cc", "Cf"))
     return bytes.fromhex(sha256_text(seen))[:SHORT]
 

@@ -131,6 +131,7 @@ def test_a_restored_file_forgets_nothing(tmp_path):
     [
         lambda rows: {row.item_id: f" What  is {row.gold} in the\ttask {row.benchmark}? " for row in rows},
         lambda rows: {row.item_id: f"WHAT IS {row.gold} in the TASK {row.benchmark}?\u200b" for row in rows},
+        lambda rows: {row.item_id: f"What is {row.gold} in\u034f the\ufe0f task {row.benchmark}?" for row in rows},
         lambda rows: {row.item_id: f"\uff37hat is {row.gold} in the task {row.benchmark}\uff1f" for row in rows},
     ],
 )
@@ -142,6 +143,14 @@ def test_the_same_questions_under_another_name_or_spacing_go_on_with_the_count(t
     texts = {new.item_id: asked([old])[old.item_id] for new, old in zip(renamed, rows, strict=True)}
     assert enter(tmp_path, looks.of_pair(as_table(renamed), as_table(renamed), texts)) == 4
     assert not {line["items"] for line in lines(tmp_path)[:3]} & {lines(tmp_path)[3]["items"]}, "their ids have nothing in common"
+
+
+def test_a_question_stays_itself_however_its_dashes_and_quotation_marks_are_set():
+    rows = make_rows(0.5, n=1)[:1]
+    forms = ("4 - 1, 'so \"it\" is'", "4 \u2212 1, \u2018so \u201cit\u201d is\u2019", "4 \u2013 1, `so \u00abit\u00bb is\u00b4")
+    hashes = {looks.of_pair(as_table(rows), as_table(rows), {rows[0].item_id: form})["questions"] for form in forms}
+    assert len(hashes) == 1
+    assert looks.of_pair(as_table(rows), as_table(rows), {rows[0].item_id: "4 + 1, 'so \"it\" is'"})["questions"] not in hashes
 
 
 def test_the_smallest_part_of_a_benchmark_always_inherits_its_looks(tmp_path):
