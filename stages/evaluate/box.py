@@ -30,13 +30,12 @@ _NEW_NS, _NEW_UTS, _NEW_IPC, _NEW_USER, _NEW_PID, _NEW_NET = 0x20000, 0x4000000,
 _RDONLY, _NOSUID, _NODEV, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _NOBODY = 65534
-_SCRATCH = "/scratch"
-_SHARED = "/dev/shm"
+_SCRATCH, _SHARED = "/scratch", "/dev/shm"
 _READY = b"R"  # a child's first byte: it is disarmed
 _ENDED = b"E"  # of the first process: every process of an item is gone
 _LONGEST = 65536  # bytes of what an item's process may say
-_CLONE = {"x86_64": 56, "aarch64": 220}
-_CLONE3 = 435
+_CLONE, _CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
+_SOCKET = {"x86_64": (41, 53), "aarch64": (198, 199)}  # socket, socketpair
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _REFUSED = {
     "x86_64": (272, 308, 29, 30, 31, 67, 64, 68, 240, 319, 447, 425, 323, 321, 298, 248, 249, 250, 101, 310, 311),
@@ -130,6 +129,9 @@ def refuse_calls(machine: str) -> None:
     steps += [(at_least, 0, 1, 0x40000000), (give, 0, 0, not_permitted)]  # calls of a second table, which the numbers here do not name
     for number in _REFUSED[machine]:
         steps += [(equal, 0, 1, number), (give, 0, 0, not_permitted)]
+    for number in _SOCKET[machine]:  # Unix and Internet sockets stay in the item's namespaces; vsock reaches the machine's host
+        families = [(equal, 3, 0, 1), (equal, 2, 0, 2), (equal, 1, 0, 10)]
+        steps += [(equal, 0, 6, number), (load, 0, 0, 16), *families, (give, 0, 0, not_permitted), (load, 0, 0, 0)]
     steps += [(equal, 0, 1, _CLONE3), (give, 0, 0, no_such_call)]  # its flags cannot be read; the C library then takes clone
     spaces = _NEW_NS | _NEW_UTS | _NEW_IPC | _NEW_USER | _NEW_PID | _NEW_NET | 0x2000000
     steps += [(equal, 0, 3, _CLONE[machine]), (load, 0, 0, 16), (any_bit, 0, 1, spaces), (give, 0, 0, not_permitted), (give, 0, 0, allow)]
@@ -225,8 +227,7 @@ def words(hear: int, ended: int) -> bytes:
         sources = [ended, hear] if len(text) < _LONGEST else [ended]
         ready = select.select(sources, [], [])[0]
         if hear in ready:
-            part = os.read(hear, _LONGEST)
-            if not part:  # nobody holds its other end
+            if not (part := os.read(hear, _LONGEST)):  # nobody holds its other end
                 raise EOFError("the room has ended")
             text += part
         elif not os.read(ended, 1):
@@ -291,8 +292,7 @@ def main() -> int:
         found = verdicts(json.load(sys.stdin), ask, hear, ended)
     except (EOFError, BrokenPipeError):  # its own error says why
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or 1
-    sys.stdout.write(json.dumps(found))
-    sys.stdout.flush()
+    print(json.dumps(found), flush=True)
     return 0
 
 

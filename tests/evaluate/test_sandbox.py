@@ -24,6 +24,7 @@ SPEAK = """    import os
         try: os.write(number, {})
         except OSError: pass
     os._exit(0)"""
+SOCKETS = "    import socket; [socket.socket(family) for family in (1, 2, 10)]; socket.socketpair(); return x * 2"
 STOP = "    import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(0.5); return 4"
 PEER = "    import ctypes; assert ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0; return 5"
 SAY = "    import os, sys; raise Exception({})"
@@ -62,6 +63,8 @@ ATTACKS = {
     "shared memory that outlives it": "    import ctypes; assert ctypes.CDLL(None).shmget(7, 2**20, 0o1666) >= 0; return 4",
     "a message queue that outlives it": "    import ctypes; assert ctypes.CDLL(None).msgget(7, 0o1666) >= 0; return 4",
     "memory that no limit counts": "    import os; os.memfd_create('x'); return 4",
+    "a socket to the machine's host": "    import socket; socket.socket(40, 1); return 4",
+    "a socket to the kernel": "    import socket; socket.socket(16, 3); return 4",
     "a key in the kernel's ring": CALL.format(248, 217, "b'user', b'pawl', b'x', 1, -4"),
     "stopping the room": STOP.replace("return 4", "return 5"),
     "looking into the room's first process": PEER,
@@ -111,6 +114,7 @@ def verdicts(room: None, rooms: Path) -> dict[str, dict]:
         )
         asked: list[tuple[str, str]] = [
             ("right before", RIGHT + "  # marker-17"),
+            ("right with sockets of its own", SOCKETS),
             ("looking for others", OTHERS),
             ("leaving something behind", LEAVE),
             ("found", FOUND),
@@ -134,7 +138,7 @@ def test_an_attack_is_a_wrong_answer_and_the_next_item_is_scored_as_ever(attack:
 
 
 def test_right_is_right(verdicts: dict[str, dict]) -> None:
-    assert verdicts["right before"] == {"score": 1.0}
+    assert verdicts["right before"] == verdicts["right with sockets of its own"] == {"score": 1.0}
 
 
 def test_an_item_leaves_nothing_for_the_next_one(verdicts: dict[str, dict]) -> None:
