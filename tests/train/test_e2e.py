@@ -282,6 +282,15 @@ def test_what_cannot_work_is_refused_with_the_key_and_the_fix(place: Path, overr
         assert word in str(refused.value)
 
 
+@pytest.mark.parametrize("recipe", ["dpo", "orpo", "kto"])
+def test_memory_is_told_for_the_longest_row_allowed_where_the_rows_are_of_another_stage(place: Path, recipe: str) -> None:
+    """--check of a stage whose rows will be made anew."""
+    found = params(place, f"train={recipe}")
+    told = preflight.check(found.train, found.launcher, **ask(place, found, place / "out", data="sft"), rebuilt=True)
+    assert told["memory"]["tokens"] == found.train.cutoff_len == 512 and told["memory"]["estimate_gib"]["activations"] > 0
+    assert [warning for warning in told["warnings"] if "memory is told for rows of train.cutoff_len" in warning]
+
+
 def test_a_full_disk_is_refused_before_it_is_full(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = params(place)
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000})())
