@@ -67,6 +67,7 @@ class Run:
             engine=engine,
             evaluate=Evaluate(**{"name": "e", **evaluate, **changes}),
             benchmark=SimpleNamespace(evaluator="x.Y", postprocessor="strip", allow_code_execution=False),
+            launcher=SimpleNamespace(timeout_h=1.0),
         )
 
         @contextmanager
