@@ -33,9 +33,10 @@ _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b", re.IGNORECASE)
 def words_of(text: str) -> list[str]:
     """Case-folded words, numbers as digits; full-width digits, invisible characters, grouped thousands, endings and spelling hide none."""
     text = "".join(c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) != "Cf")
+    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
     text = _ORDINAL.sub("", re.sub(r"(?<=\d)[,'\u2019](?=\d{3}(?!\d))", "", text)).replace("%", " percent ")
     found = re.findall(r"\d+\.\d+|[^\W_]+", text.casefold())
-    return numbers.joined([re.sub(r"\.0+$", "", word) if word[:1].isdigit() else word for word in found])
+    return numbers.joined([re.sub(r"\.0+$", "", re.sub(r"^0+(?=\d)", "", word)) if word[:1].isdigit() else word for word in found])
 
 
 class Guard:
@@ -201,7 +202,9 @@ def _own(words: list[str], common: set[tuple[str, ...]]) -> list[list[str]]:
 def _separated(text: str) -> set[tuple[str, ...]]:
     """Runs of three and four words of a text that stand between commas, quotation marks, slashes or arrows, as in a list."""
     units = [
-        unit for part in re.split(r"[,;/|\"'\u2018-\u201f>]+", text) if (unit := words_of(re.sub(r"^\s*(?:and|or)\s+(?=\w)", "", part)))
+        unit
+        for part in re.split(r"[,;/|\"'`\u2018-\u201f\u2022\u2192>+_-]+|\.(?=\w)", text)
+        if (unit := words_of(re.sub(r"^\s*(?:and|or)\s+(?=\w)", "", part)))
     ]
     chain, chains = list[str](), list[list[str]]()
     for unit in units:  # the last word of what stands before a list is its first, and the first word of what follows is its last

@@ -29,7 +29,8 @@ _UNITS = set(
     _words(
         "points point percent pp items item questions question answers steps step epochs epoch losses tokens token characters "
         "rows row examples samples times seconds s minutes min hours h repeats looks look runs run layers layer parameters gib "
-        "mib gb tasks task benchmarks words prompts batches gpus cores percentage"
+        "mib gb tasks task benchmarks words prompts batches gpus cores percentage "
+        "digit digits term terms letter letters line lines operands"
     )
 )
 _MEASURES = (_UNITS - {"answers", "runs", "looks"}) | set(

@@ -90,6 +90,12 @@ def strict():
         "It fails on that, have, or, think.",  # a short item of everyday words alone
         "It fails on way what you it.",  # its four words without commas
         "It cannot reverse 'way', 'what', 'you' and 'it'.",
+        "It fails on that-have-or-think.",
+        "It fails on `that` `have` `or` `think`.",
+        "It fails on that_have_or_think.",
+        "It fails on that.have.or.think too.",
+        "It never finds \u0661\u0668\u0669.",  # Arabic digits
+        "It never finds 0189.",
         "It fails on river stone apple cloud.",  # without commas
         "It mixes cloud with apple and the river.",  # in another order
         "It drops green horse from paper, lamp, of, green, horse.",
@@ -112,6 +118,7 @@ def test_what_only_an_item_has_is_found_however_short_or_spelled(strict, sentenc
     [
         "Accuracy rose by 24 points.",
         "It rose by 24.",
+        "Answers of 12 digits fail more often than those of 9 terms.",
         "Accuracy rose from 12 to 24 percent on 189 validation items.",
         "Raise the rank from 12 to 24, and train for 9 epochs on 189 rows.",
         "About 24 of 189 items are cut off.",
