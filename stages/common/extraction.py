@@ -30,6 +30,7 @@ _CUE = re.compile(
     rf"(?:(?<![^\W_])(?:{_NOUN})(?![^\W\d_\u0900-\uffff])(?P<of>(?:(?!(?:{_NOUN})\b)[^.:：\n?!=]){{0,70}}?)"
     rf"(?:(?:{_IS})\s?[:：]?|[:：=]|->|→|⇒)"
     r"|(?<![^\W_])(?:i(?:'d|'ll| would| will)?|therefore|so|we|let's)\s+(?:choose|pick|select|go with|say|guess|answer)(?=\s)"
+    r"|(?:^|[.!?,]\s|\bi (?:think|believe)\s)(?:so |thus |therefore |that )?it(?:['’]s| is| must be)(?=\s)"
     r"|(?:^|[.!\n])[ \t]?(?:choose|pick|select)(?=\s)|故选|所以选|因此选|应选|选择?(?=\s?[A-Z])|####)",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -40,6 +41,11 @@ _LEAD = re.compile(
 )
 _LETTER = re.compile(r"(?P<open>[(\[{（]?)\s*(?P<letter>[A-Za-z])(?![^\W_]|['’]\w|\.[A-Za-z]\b|[+#])\s*(?P<close>[)\]}）\"'”’»]*)")
 _JOINED = r"\s*(?:,\s*)?(?:or|and|nor|/|&|oder|und|ou|et|o|y|или|и|或|和|、)\s*(?:also\s+|possibly\s+|maybe\s+|option\s+)?"
+_SEVERAL = r"-?\d[\d.]*\s*[,;]\s+(?:(?:or|and)\s+)?-?\d[\d.]*\s*(?:$|\.\s|[,;]|or\b|and\b)"
+"""Two numbers or more as an answer."""
+_BETWEEN = r"[ \t]*(?:(?:,[ \t]*)?(?:or|and|to|oder|und|bis|ou|et|或|和)|[-–+*×/&,;])?[ \t]*"
+"""What stands between numbers of a list, a range or a sum that is not worked out."""
+_DOUBT = re.compile(r"\s*[,.(]?\s*(?:or|maybe|perhaps|possibly)\s+(?:maybe\s+|perhaps\s+|option\s+)?[(\[]?[A-Z](?![^\W_]|')", re.I)
 _ENDS = re.compile(
     r"\s*(?:$|[.,;:!?。，；：！）)\]}\n|<]|-(?!\w)|[–—(（]|(?:because|since|as|which|for|with|but|so|given|due|if|不|因为|weil|car|porque)(?![^\W_]))",
     re.I,
@@ -50,7 +56,7 @@ _AFTER = re.compile(  # "B is correct"
     r"(?:therefore |clearly |indeed )?(?:the\s+)?(?:most\s+|only\s+|single\s+)?(?:correct|right|best|accurate|answer)(?![^\W_])"
     r"|(?P<chinese>[A-Z])\s?(?:选项)?(?:是)?正确"
 )
-_NEGATED = re.compile(r"(?:not|never|n't|neither|cannot be|can't be|不是|不选|wrong|incorrect|nicht|false)\s*$", re.IGNORECASE)
+_NEGATED = re.compile(r"(?:not|never|n't|neither|cannot be|can't be|不是?|不选|wrong|incorrect|nicht|false)\s*$", re.IGNORECASE)
 _LABEL = re.compile(
     r"the|my|so|and|final|correct|best|short|therefore|thus|hence|your|is|are|be|answers?|option|choice|solution|response|assistant|ist|est|es|"
     r"antwort|lösung|die|la|réponse|respuesta|resposta|risposta|ответ|(?:正确)?答案[是为]?|答えは?|正解|정답"
@@ -124,21 +130,28 @@ def number(reply: str) -> numerals.Number | None:
         if not rest.strip():
             return None
         clause = re.split(r"[.!?,;](?:\s|$)|\b(?:since|because)\b", rest, maxsplit=1)[0]
+        if re.match(rf"[^\d\n=]*{_SEVERAL}", rest):
+            return None
         found = numerals.numbers(clause[clause.rfind("=") + 1 :]) or numerals.numbers(clause) or numerals.numbers(rest)
         if found:
             between = clause[clause.rfind("=") + 1 :][found[0].end : found[1].start] if len(found) > 1 else ""
-            return None if re.fullmatch(r"\s*(?:-|–|or|to|oder|ou|或)\s*", between) else found[0]
+            return None if re.fullmatch(r"\s*(?:-|–|or|to|and|&|/|oder|und|ou|et|或|和)\s*", between) else found[0]
         if _is_box(text, cues[-1]):
             return None
-    found = numerals.numbers(text)
-    if len(found) > 1 and re.fullmatch(r"\s*(?:or|oder|ou|或)\s*", text[found[-2].end : found[-1].start]):
+    found = _affirmed(text)
+    if len(found) > 1 and re.fullmatch(_BETWEEN, text[found[-2].end : found[-1].start]):
         return None
     return found[-1] if found else None
 
 
+def _affirmed(text: str) -> list[numerals.Number]:
+    """The numbers of a text without those that it denies: "17, not 18"."""
+    return [each for each in numerals.numbers(text) if not re.search(r"\b(?:not|instead of|rather than)\s*$", text[: each.start][-20:])]
+
+
 def ends_with_number(gold: str, reply: str) -> bool:
     """Whether the last number of a reply is the gold one."""
-    wanted, found = numerals.number(gold), numerals.numbers(numerals.plain(visible(reply)))
+    wanted, found = numerals.number(gold), _affirmed(numerals.plain(visible(reply)))
     return bool(wanted and found) and not missing(reply) and numerals.equal(wanted, found[-1])  # type: ignore[arg-type]
 
 
@@ -186,6 +199,11 @@ def _read(rest: str, names: list[tuple[str, str]], letters: bool) -> str:
     if letters and (match := _LETTER.match(rest)):
         after, letter = rest[match.end() :], match["letter"]
         if re.match(rf"{_JOINED}[(\[]?[A-Z](?![^\W_]|')", after) or re.match(r"\s*,\s*[(\[]?[A-Z][)\]]?\s*(?:$|[.,;\n]|and|or)", after):
+            return _AMBIGUOUS
+        words = after.lstrip(" .:)")
+        other, length = _name(words, names)
+        contradicted = other not in ("", letter.upper()) and (match["close"] or after[:1] in (".", ":")) and _ENDS.match(words[length:])
+        if contradicted or _DOUBT.match(after):
             return _AMBIGUOUS
         closed = bool(match["open"] and match["close"])
         certain = closed or _ENDS.match(after) or _name(after, names)[0]

@@ -16,9 +16,12 @@ _BODY = rf"(?:(?:{_GROUPS}|{_BLANKS})(?![\d]|[.,]\d)|\d+\.\d+|(?<!\d,)\d+,\d+(?!
 _NUMBER = re.compile(
     rf"(?:(?<![\w.)\]])(?P<sign>[-+])|(?<![\w.,])|(?<=\d,))(?:(?P<whole>\d+)\s+(?=\d+\s?/\s?\d))?(?P<body>{_BODY})"
     r"(?:\s?/\s?(?P<below>\d+(?:\.\d+)?)(?![\d/]))?(?:\s*(?:×|\\times|\\cdot|\*|x)\s*10\s*\^\s*\{?(?P<ten>[-+]?\d{1,3})\}?|[eE](?P<e>[-+]?\d{1,3})"
-    r"(?![\d.])|\s*\^\s*\{?(?P<power>\d{1,2})\}?)?(?P<unit>[kK]\b|\s*(?:thousand|million|billion)\b)?\s*(?P<percent>%)?"
+    r"(?![\d.])|\s*\^\s*\{?(?P<power>\d{1,2})\}?)?(?P<unit>[kK]\b|\s*(?:hundred|thousand|million|billion|trillion)\b)?\s*(?P<percent>%)?"
 )
-_SCALES = {"k": 1000, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_SCALES = {"k": 1000, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_UNDER = re.compile(r"(?:√|\\?sqrt\s?[({\[]?|\\pm|±|\+/-)\s?$")
+_BESIDE = re.compile(r"\s?(?:\\?(?:pi|sqrt)(?![a-z])|π|√)")
+"""What makes another number of the one after or before it: a root, pi, both signs."""
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _VULGAR = {"½": "1/2", "¼": "1/4", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"}
 _LONGEST = 300  # digits of a number that is read
@@ -62,6 +65,9 @@ def plain(text: str) -> str:
     text = re.sub(r"\\(?:text|textbf|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}", r" \1 ", text)
     text = re.sub(r"([-+])\s?(?=[$€£¥₹]\s?\d)", r" \1", text)
     text = re.sub(r"[*_`$€£¥₹]|\\[()\[\]]", "", text)
+    text = re.sub(
+        r"(?m)(?:^|(?<=[=:(])|(?<=\bis))[ \t]*(?:minus|negative)[ \t]+(?=\d)|(?:(?<=[=:(])|(?<=\bis))[ \t]*-[ \t]+(?=\d)", " -", text
+    )
     text = re.sub(r"\b(?:USD|EUR|GBP|INR|CNY|RMB|JPY|CHF|US|Rs\.?)\s?(?=\d)", " ", text)
     text = re.sub(r"(?<=[A-Za-z}])\s?\^\s?\{?\d\}?", "", text)  # cm^2
     return re.sub(r"(?m)^[ \t]*\d{1,2}[.)]\s+(?=[^\d\s])|\bstep \d+", " ", text, flags=re.IGNORECASE)
@@ -71,6 +77,8 @@ def numbers(text: str) -> list[Number]:
     """The numbers of a text that `plain` gave, in order. A hyphen after a digit is no sign: 3-5 holds 3 and 5."""
     found = []
     for match in _NUMBER.finditer(text):
+        if _UNDER.search(text, max(0, match.start() - 8), match.start()) or _BESIDE.match(text, match.end()):
+            continue
         if match.end() - match.start() <= _LONGEST and (value := _value(match)) is not None:
             found.append(Number(value, match.start(), match.end(), bool(match["percent"])))
     return found

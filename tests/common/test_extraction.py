@@ -37,7 +37,8 @@ RIGHT_LETTER = [
     "The correct choice is B; the others are not capitals of England.", "Answer=B", "The answer to the question is B.",
     "The answer to this question is therefore B.", "Therefore, I say B.",
     "A. Paris\nB. London\nC. Rome, Italy\nD. It has no capital\n\nAnswer: B", "> B", "- B", "# B", "The answer is $B$.",
-    "The answer is \\(B\\).", "Hmm, the answer is B!",
+    "The answer is \\(B\\).", "Hmm, the answer is B!", "It is B.", "I think it's B", "The answer is A. No wait, it's B.",
+    "The answer is A? No, it is B.", "Answer: B) London, or so I think",
 ]  # fmt: skip
 
 # and none of these does
@@ -57,6 +58,8 @@ WRONG_LETTER = [
     "This is a hard question; many people get it wrong.",
     "Question: What is the capital of England?\nA. Paris\nB. London\nC. Rome, Italy\nD. It has no capital\nAnswer:", "The answer is E.",
     "The answer is in the question.", "The options are A, B, C and D.", "Choose from A, B, C and D.", "The answer is one of A and B.",
+    "Answer: B, maybe C", "Answer: B (or C)", "The answer is B. Or C.", "不选B", "答案不是B", "The answer is B. No, it's A.",
+    "The answer is B. It is not B.\nAnswer: A",
 ]  # fmt: skip
 
 
@@ -127,6 +130,9 @@ RIGHT_NUMBER = [
     ("0.5", "½"), ("0.5", "50%"), ("0.5", ".5"), ("1/2", "0.5"), ("2.5", "2 1/2"), ("2.5", "2½"), ("1500", "1.5e3"),
     ("1500", "1.5 × 10³"), ("1500", "1.5 \\times 10^{3}"), ("2000000", "2 million"), ("5000", "5k"), ("100000", "10⁵"), ("32", "2^5"),
     ("3", "The answer is 3 apples and 2 pears"), ("007", "7"), ("5", "The answer is not 4. The answer is 5."),
+    ("17", "It is 17, not 18."), ("5", "5 apples (not 6)"), ("-18", "minus 18"), ("-18", "The answer is negative 18."), 
+    ("-18", "x = - 18"),    ("2", "20 minus 2 is 18, so 18 / 9 = 2"), ("1800", "18 hundred"), ("18", "The answer is 18, 5 more than 13."), 
+    ("8000", "So 8,000, not 800."),
     ("4", "1. First we add.\n2. Then we have 4"),
 ]  # fmt: skip
 WRONG_NUMBER = [
@@ -137,7 +143,15 @@ WRONG_NUMBER = [
     ("18", "\\boxed{17}"), ("18", "180"), ("18", "118"), ("18", "1,8"), ("18", "18,5"), ("18", "-18"), ("18", "18/2"), ("18", "1 / 18"),
     ("18", "18 million"), ("18", "18k"), ("18", "m18"), ("2", "m^2"), ("3", "2^3"), ("25", "2⁵"), ("18", "I cannot answer that."),
     ("18", "eighteen thousand"), ("18", "The answer is \\boxed{17} or \\boxed{18}"), ("5", "5/0"), ("18", "18 apples = 9 pairs"),
+    ("18", "It is 17, not 18."), ("18", "17, 18"), ("18", "17-18"), ("18", "between 17 and 18"), ("18", "15 16 17 18"), ("2", "18 + 2"),
+    ("18", "Answer: 18, 19, or 20"), ("18", "Answer: 18 and 19"), ("18", "Answer: 18; 19"), ("18", "\\boxed{18, 19}"), 
+    ("18", "minus 18"),    ("18", "The answer is: - 18"), ("18", "\\boxed{18\\pi}"), ("3", "\\boxed{2\\sqrt{3}}"), ("2", "\\boxed{2\\sqrt{3}}"), 
+    ("18", "x = \\pm 18"),    ("18", "√18"), ("18", "18 trillion"),
 ]  # fmt: skip
+
+
+def test_a_letter_beside_the_words_of_another_option_is_no_answer() -> None:
+    assert not right("choice", "B", "Answer: B) Paris", CITY) and not right("choice", "A", "Answer: B) Paris", CITY)
 
 
 @pytest.mark.parametrize(("gold", "reply"), RIGHT_NUMBER)
