@@ -130,8 +130,8 @@ RIGHT_NUMBER = [
     ("0.5", "½"), ("0.5", "50%"), ("0.5", ".5"), ("1/2", "0.5"), ("2.5", "2 1/2"), ("2.5", "2½"), ("1500", "1.5e3"),
     ("1500", "1.5 × 10³"), ("1500", "1.5 \\times 10^{3}"), ("2000000", "2 million"), ("5000", "5k"), ("100000", "10⁵"), ("32", "2^5"),
     ("3", "The answer is 3 apples and 2 pears"), ("007", "7"), ("5", "The answer is not 4. The answer is 5."),
-    ("17", "It is 17, not 18."), ("5", "5 apples (not 6)"), ("-18", "minus 18"), ("-18", "The answer is negative 18."), 
-    ("-18", "x = - 18"),    ("2", "20 minus 2 is 18, so 18 / 9 = 2"), ("1800", "18 hundred"), ("18", "The answer is 18, 5 more than 13."), 
+    ("17", "It is 17, not 18."), ("5", "5 apples (not 6)"), ("-18", "minus 18"), ("-18", "The answer is negative 18."),
+    ("-18", "x = - 18"), ("2", "20 minus 2 is 18, so 18 / 9 = 2"), ("1800", "18 hundred"), ("18", "The answer is 18, 5 more than 13."),
     ("8000", "So 8,000, not 800."),
     ("4", "1. First we add.\n2. Then we have 4"),
 ]  # fmt: skip
@@ -144,9 +144,9 @@ WRONG_NUMBER = [
     ("18", "18 million"), ("18", "18k"), ("18", "m18"), ("2", "m^2"), ("3", "2^3"), ("25", "2⁵"), ("18", "I cannot answer that."),
     ("18", "eighteen thousand"), ("18", "The answer is \\boxed{17} or \\boxed{18}"), ("5", "5/0"), ("18", "18 apples = 9 pairs"),
     ("18", "It is 17, not 18."), ("18", "17, 18"), ("18", "17-18"), ("18", "between 17 and 18"), ("18", "15 16 17 18"), ("2", "18 + 2"),
-    ("18", "Answer: 18, 19, or 20"), ("18", "Answer: 18 and 19"), ("18", "Answer: 18; 19"), ("18", "\\boxed{18, 19}"), 
-    ("18", "minus 18"),    ("18", "The answer is: - 18"), ("18", "\\boxed{18\\pi}"), ("3", "\\boxed{2\\sqrt{3}}"), ("2", "\\boxed{2\\sqrt{3}}"), 
-    ("18", "x = \\pm 18"),    ("18", "√18"), ("18", "18 trillion"),
+    ("18", "Answer: 18, 19, or 20"), ("18", "Answer: 18 and 19"), ("18", "Answer: 18; 19"), ("18", "\\boxed{18, 19}"),
+    ("18", "minus 18"),    ("18", "The answer is: - 18"), ("18", "\\boxed{18\\pi}"), ("3", "\\boxed{2\\sqrt{3}}"),
+    ("2", "\\boxed{2\\sqrt{3}}"), ("18", "x = \\pm 18"), ("18", "√18"), ("18", "18 trillion"),
 ]  # fmt: skip
 
 
