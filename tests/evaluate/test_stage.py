@@ -16,7 +16,7 @@ import pytest
 from stages.common import llm, scoring
 from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
-from stages.common.files import sha256_text, write_json, write_jsonl
+from stages.common.files import sha256_file, sha256_text, write_json, write_jsonl
 from stages.common.items import item_id, read_rows
 from stages.common.schema import LLM, Engine, Evaluate
 from stages.common.server import ServerDiedError
@@ -100,6 +100,7 @@ def test_every_item_has_its_row_in_the_order_of_the_files(run: Run) -> None:
         summary = json.loads((run.root / f"reports/baseline/{split}.json").read_text())
         assert summary["overall"]["accuracy"] == pytest.approx(sum(row.correct for row in rows) / len(rows))
         assert summary["split"] == split and summary["model"] == "Fake, base" and summary["fingerprint"]["temperature"] == 0.0
+        assert summary["rows_sha256"] == sha256_file(run.root / f"reports/baseline/{split}.jsonl"), "or no verdict trusts these rows"
     assert sum(row.correct for row in read_rows(run.root / "reports/baseline/val.jsonl")) == 12
 
 
