@@ -23,7 +23,7 @@ def template(folder: Path = BASE) -> str:
     """The chat template; "" if there is none."""
     for path in sorted(folder.glob("chat_template*.jinja")):
         return path.read_text(encoding="utf-8", errors="replace")
-    held = _read(folder / "tokenizer_config.json").get("chat_template")
+    held = read(folder / "tokenizer_config.json").get("chat_template")
     parts = [str(part.get("template", "")) for part in held if isinstance(part, dict)] if isinstance(held, list) else [held]
     return "\n".join(part for part in parts if isinstance(part, str))
 
@@ -51,7 +51,7 @@ def instruct(name: str, folder: Path = BASE) -> bool:
 
 def _ends(folder: Path) -> list[str]:
     """The tokens that end generation, as texts."""
-    config, generation = _read(folder / "tokenizer_config.json"), _read(folder / "generation_config.json")
+    config, generation = read(folder / "tokenizer_config.json"), read(folder / "generation_config.json")
     eos = config.get("eos_token")
     found = [str(eos.get("content") if isinstance(eos, dict) else eos)] if eos else []
     numbers = generation.get("eos_token_id")
@@ -62,13 +62,13 @@ def _ends(folder: Path) -> list[str]:
 
 
 def _added(folder: Path) -> list[dict[str, Any]]:
-    held = _read(folder / "tokenizer.json").get("added_tokens")
+    held = read(folder / "tokenizer.json").get("added_tokens")
     return [each for each in held if isinstance(each, dict)] if isinstance(held, list) else []
 
 
 def card(name: str, folder: Path = BASE) -> str:
     """The model's README, if it has one, after what its configuration says of the architecture; "" if there is no model yet."""
-    config = _read(folder / "config.json")
+    config = read(folder / "config.json")
     if not config:
         return ""
     lines = [f"{name} is of the architecture {', '.join(map(str, config.get('architectures') or [config.get('model_type')]))}."]
@@ -80,7 +80,7 @@ def card(name: str, folder: Path = BASE) -> str:
     told = [f"{config[key]} {what}" for key, what in facts if isinstance(config.get(key), int)]
     if told:
         lines.append(f"By its config.json it has {', '.join(told)}.")
-    written = _read(folder / "tokenizer_config.json")
+    written = read(folder / "tokenizer_config.json")
     tokens = [f"{key} {_token(written[key])}" for key in ("bos_token", "eos_token", "pad_token") if written.get(key)]
     if tokens:
         lines.append(f"Its tokenizer's special tokens are {', '.join(tokens)}.")
@@ -104,7 +104,8 @@ def repository(params: dict[str, Any]) -> str:
     return str(params.get("model.repo") or "")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """A report or a configuration file as an object; {} if it is missing or broken, which other commands report."""
     try:
         value = read_json(path)
     except (PawlError, OSError):

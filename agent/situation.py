@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from agent import base_model, history, lessons, permissions, settings, trial
@@ -15,7 +14,7 @@ from agent.gates import Situation, Tried
 from agent.history import Record, number
 from agent.knowledge import Passage
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, read_json
+from stages.common.files import ROOT
 from stages.common.gpus import cards
 from stages.common.text import plain
 
@@ -31,7 +30,7 @@ def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
     parent, incumbent = trial.lineage(records, params)
     value = parent.evidence.get("accuracy" if incumbent != BASELINE else "incumbent_accuracy")
     base, train, data, verdict = (
-        _read(path) for path in (ROOT / "models/base.json", *(REPORTS / f"{n}.json" for n in ("train", "generate_data", "judge")))
+        base_model.read(path) for path in (ROOT / "models/base.json", *(REPORTS / f"{n}.json" for n in ("train", "generate_data", "judge")))
     )
     rows = int(number(train.get("rows")) or number(data.get("rows")) or 0)
     accuracy, model, machine = number(value), str(params["model.name"]), hardware()
@@ -67,7 +66,7 @@ def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
     )
     lines += [f"{key} is {plain(params[key], 200)} in the present configuration." for key in shown_keys(params)]
     lines.append("Parameters of model, data and train that are not listed are empty.")
-    other = 2 * (number(_read(REPORTS / "eval_val" / "val.json").get("runtime_s")) or 0.0) + 60.0 if took else 0.0
+    other = 2 * (number(base_model.read(REPORTS / "eval_val" / "val.json").get("runtime_s")) or 0.0) + 60.0 if took else 0.0
     return Situation(model, rows, accuracy, machine, _chat(base), "\n".join(lines), took, other, base_model.instruct(model))
 
 
@@ -115,14 +114,6 @@ def check_list(params: dict[str, Any], records: Sequence[Record]) -> list[str]:
         ]
         lines.append(f"{CHECKED}{name} was {f'tried in {found[-1]}' if found else 'not tried yet'}.")
     return lines
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = read_json(path)
-    except (PawlError, OSError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _chat(base: dict[str, Any]) -> bool:
