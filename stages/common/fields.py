@@ -6,6 +6,8 @@ import datetime
 import json
 import math
 import re
+import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from functools import lru_cache
@@ -23,9 +25,21 @@ _HARMLESS = frozenset(
     titles label labels page views likes upvotes file filename filepath path meta metadata type""".split()  # noqa: SIM905
 )
 """Last words of names that say where a row comes from, how it is sorted and how it was rated."""
+_CONTENT = frozenset(
+    """source sources origin topic topics subject domain genre tag tags lang language languages locale date time author title titles page
+    type length len count file""".split()  # noqa: SIM905
+)
+"""Those of them that a question may be about as well, if it says nothing else."""
 _LEADING = frozenset("id num n avg mean score rating model original dataset meta metadata unnamed index created updated".split())  # noqa: SIM905
 _LOOSE = frozenset({"meta", "metadata"})  # whatever they hold
 _MEDIA = re.compile(r"(?:image|audio|video|picture|photo|file_data|input_audio)s?(?:_url|_path|_file)?s?", re.IGNORECASE)
+_UNSEEN = frozenset(("Cc", "Cf", "Zs", "Zl", "Zp"))  # categories of Unicode: spaces, controls, joiners, marks of direction
+_MISSING = frozenset(("\\N", "<NA>", "<noinput>"))
+"""How SQL, pandas and Alpaca write that a field holds nothing; no text says so otherwise."""
+_PERHAPS_MISSING = frozenset("NULL null NaN nan None N/A n/a".split())  # noqa: SIM905
+_SHEET_ERRORS = frozenset("#REF! #N/A #VALUE! #NAME? #DIV/0! #NUM! #NULL! #SPILL! #CALC! #BEZUG! #NV #WERT! #ZAHL!".split())  # noqa: SIM905
+_RATINGS = frozenset("rating ratings quality score scores reward".split())  # noqa: SIM905
+_POOR = frozenset(("bad", "wrong", "incorrect", "rejected", "dislike", "thumbs_down", "poor", "low", "terrible", "\U0001f44e"))
 _SWITCHES = frozenset("weight weights train trainable training loss loss_mask loss_weight mask".split())  # noqa: SIM905
 """Whether, or how much, something is learnt; 1 and true change nothing."""
 
@@ -58,8 +72,12 @@ def text_of(value: Any, name: str) -> str:
         value = value.isoformat()
     if not isinstance(value, str):
         raise ValueError(f"{name} is {'missing' if value is None else f'not text but {_kind(value)}'}")
-    if not value.strip():
+    if is_blank(value):
         raise ValueError(f"{name} is empty")
+    if (said := value.strip()) in _MISSING:
+        raise ValueError(f"{name} is missing ({said})")
+    if said in _SHEET_ERRORS:
+        raise ValueError(f"{name} is {said}, an error of a spreadsheet")
     if "\0" in value:
         raise ValueError(f"{name} holds a NUL character")
     try:
@@ -67,6 +85,11 @@ def text_of(value: Any, name: str) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"{name} holds a lone surrogate, which is no character") from None
     return value
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen: spaces, of no width too, and controls."""
+    return all(unicodedata.category(character) in _UNSEEN for character in text)
 
 
 def number_text(value: float | Decimal, name: str) -> str:
@@ -96,7 +119,11 @@ def is_empty(value: Any) -> bool:
         return all(is_empty(part) for part in value.values())
     if isinstance(value, list | tuple):
         return all(is_empty(part) for part in value)
-    return value is None or (isinstance(value, str) and not value.strip()) or (isinstance(value, float) and value != value)
+    return (
+        value is None
+        or (isinstance(value, str) and (is_blank(value) or value.strip() in _MISSING))
+        or (isinstance(value, float) and value != value)
+    )
 
 
 def texts_in(value: Any) -> Iterator[str]:
@@ -132,6 +159,8 @@ def left_out(row: dict[str, Any], used: set[str], *, turn: str = "") -> list[str
             if (turn and turn != "assistant") or str(value).lower() in ("1", "1.0", "true"):
                 continue
             raise Unused(name, f"{name!r} is {json.dumps(value, default=str):.40}, and how much a row or turn counts is not used")
+        if _words(name)[-1:] and _words(name)[-1] in _RATINGS and re.sub(r"[-\s]+", "_", str(value).strip().lower()) in _POOR:
+            raise Unused(name, f"{name!r} is {value!r:.40}, so the answer is a bad one")
         if _harmless(name) and (name.lower() in _LOOSE or all(len(text.split()) <= _MOST_WORDS for text in texts_in(value))):
             continue
         if turn and name == "name":
@@ -166,9 +195,72 @@ def _repeats(value: Any, said: set[str]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _harmless(name: str) -> bool:
-    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-    words = re.findall(r"[a-z]+[0-9]*|[0-9]+", plain)
-    words = [word for word in words if not word.isdigit()]
+    words = _words(name)
     if not words:
         return True  # a column without a name, or with a number for one
-    return words[-1] in _HARMLESS or words[0] in _LEADING or plain.startswith("_")
+    return words[-1] in _HARMLESS or words[0] in _LEADING or name.startswith("_")
+
+
+def _words(name: str) -> list[str]:
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return [word for word in re.findall(r"[a-z]+[0-9]*|[0-9]+", plain) if not word.isdigit()]
+
+
+def refuse_unclear(row: dict[str, Any]) -> None:
+    """Refuse columns in the place of a row, and a field beside the question with a word for a missing value, which would be asked as text.
+
+    Raises:
+        ValueError: the field is named.
+    """
+    columns = [part for part in row.values() if isinstance(part, dict) and "0" in part]
+    if len(columns) > 1 and len(columns) == len(row):
+        raise ValueError('these are columns, not rows: of pandas, write df.to_json("rows.jsonl", orient="records", lines=True)')
+    for name in ("input", "context", "system", "reasoning"):
+        if isinstance(said := row.get(name), str) and said.strip() in _PERHAPS_MISSING:
+            raise ValueError(f"{name} is {said.strip()!r}, which may be a missing value: leave the field empty, or write a sentence")
+
+
+def refuse_contrary(row: dict[str, Any]) -> None:
+    """Refuse a pair whose ratings say that the rejected answer is the better one.
+
+    Raises:
+        ValueError: both ratings are named.
+    """
+    for name in row:
+        other = name.replace("chosen", "rejected")
+        if other != name and other in row and _RATINGS & {*_words(name)}:
+            better, worse = (str(row[key]).strip() for key in (name, other))
+            if all(re.fullmatch(r"-?\d+(\.\d+)?", rating) for rating in (better, worse)) and float(better) < float(worse):
+                raise ValueError(f"{name} is {better} and {other} is {worse}: the rejected answer is the better one")
+
+
+class Told:
+    """Looks for a key that is left out, and by which alone questions differ: the source of "Translate into German."."""
+
+    _ROWS = 2000
+    _FEWEST = 3
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._asked: defaultdict[int, list[tuple[int, dict[str, str]]]] = defaultdict(list)
+
+    def add(self, asked: Any, answer: str, row: dict[str, Any], unused: Iterable[str]) -> None:
+        """One row; the first ones of a file are enough."""
+        if self._rows < self._ROWS:
+            self._rows += 1
+            hidden = {key: str(row[key]) for key in unused if key in row and _words(key)[-1:] and _words(key)[-1] in _CONTENT}
+            self._asked[hash(asked)].append((hash(answer), hidden))
+
+    def found(self) -> str:
+        """The key, if most rows ask what others ask, answer otherwise, and this key tells them apart; else ""."""
+        groups = [rows for rows in self._asked.values() if len({answer for answer, _ in rows}) > 1]
+        if sum(map(len, groups)) < max(self._FEWEST, self._rows / 2):
+            return ""
+        keys = sorted(set.intersection(*({*hidden} for rows in groups for _, hidden in rows)))
+        return next((key for key in keys if all(_tells(rows, key) for rows in groups)), "")
+
+
+def _tells(rows: list[tuple[int, dict[str, str]]], key: str) -> bool:
+    """Whether equal values of a key have equal answers, and other values others."""
+    pairs = {(hidden[key], answer) for answer, hidden in rows}
+    return len(pairs) == len({value for value, _ in pairs}) > 1

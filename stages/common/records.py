@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from stages.common.errors import PawlError
-from stages.common.fields import Columns, Unused, left_out
+from stages.common.fields import Columns, Told, Unused, left_out
 from stages.common.files import without_repeats
 from stages.common.shapes import Question, question_of
 from stages.common.tables import CHUNK as _CHUNK
@@ -67,7 +67,7 @@ def parse(
         PawlError: UTF-16, a broken JSON array or Parquet file, an unknown kind of file; a column that no row has.
     """
     columns = {ours: theirs for ours, theirs in (columns or {}).items() if theirs and ours != theirs}
-    unseen, found = dict(columns), ()
+    unseen, found, told = dict(columns), (), Told()
     for where, value, raw in _values(path, shown):
         if isinstance(value, Broken):
             yield Bad(where, value.reason, raw, value.rows)
@@ -77,14 +77,21 @@ def parse(
             unseen = {ours: theirs for ours, theirs in unseen.items() if theirs not in value} if unseen else unseen
             value = _own(value, columns, ignore)
         try:
-            yield where, question_of(value, form, unanswered=unanswered)
+            question = question_of(value, form, unanswered=unanswered)
         except ValueError as error:
             names, key = error.found if isinstance(error, Columns) else (), error.key if isinstance(error, Unused) else ""
             yield Bad(where, str(error), raw or _beginning(value), columns=names, unused=key)
+            continue
+        told.add((question.context, question.question), question.answer, value, question.unused)
+        yield where, question
     if unseen and found:
         ours, theirs = next(iter(unseen.items()))
         fix = f"columns found: {', '.join(map(repr, found[:12])):.300}"
         raise PawlError(f"columns.{ours} names {theirs!r:.60}, which no row has", where=shown, fix=fix)
+    if key := told.found():
+        what = f"rows ask the same and answer otherwise, and only {key!r:.60} tells them apart, which is not used"
+        fix = f"columns.context={key} (of instructions columns.input={key}); or, if it means nothing, ignore=[{key}]"
+        raise PawlError(what, where=shown, fix=fix)
 
 
 def _own(value: dict[str, Any], columns: dict[str, str], ignore: Sequence[str]) -> dict[str, Any]:
@@ -127,7 +134,7 @@ def _read(path: Path, shown: str) -> Values:
         if head.startswith(mark):
             raise PawlError(f"this is {what}, not text", where=shown, fix=fix)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or (b"\0\0\0\0" in (head[1:8:2], head[:8:2]) and head[:8] != bytes(8)):
-        raise PawlError("this is UTF-16, not UTF-8 text", where=shown, fix=f"iconv -f UTF-16 -t UTF-8 {shown} > new.jsonl")
+        raise PawlError("this is UTF-16, not UTF-8 text", where=shown, fix=f"iconv -f UTF-16 -t UTF-8 {shown} > new{path.suffix}")
     if name.endswith((".csv", ".tsv")):
         return csv_rows(lambda: io.TextIOWrapper(_opened(path), "utf-8-sig", "surrogateescape", ""), shown, name.endswith(".tsv"))
     begin = head.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -187,6 +194,9 @@ def _loaded(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         return Broken(f"not UTF-8 at byte {error.start} of the line")
     except json.JSONDecodeError as error:
+        if text.startswith(("//", "#", "/*")) or text[error.pos :].strip() == ",":
+            what = "a comma after a row" if text.endswith(",") else "a comment"
+            return Broken(f"{what}, which JSON Lines cannot have: remove it")
         rows = _objects_in(text) if error.msg == "Extra data" else 1
         return Broken(f"not JSON: {error.msg} at character {error.pos + 1}" + (f"; {rows} rows are on one line" if rows > 1 else ""), rows)
     except RecursionError:

@@ -23,7 +23,7 @@ from decimal import Decimal
 from typing import Any
 
 from stages.common import choices as multiple
-from stages.common.fields import Columns, Unused, is_empty, left_out, number_text, refuse_media, text_of
+from stages.common.fields import Columns, Unused, is_empty, left_out, number_text, refuse_contrary, refuse_media, refuse_unclear, text_of
 from stages.common.turns import Turn, in_order, led, turns_of
 
 _PLAIN = {"true": True, "false": False, "desirable": True, "undesirable": False, "thumbs_up": True, "thumbs_down": False,
@@ -78,6 +78,7 @@ def question_of(value: Any, form: str = "", *, unanswered: bool = False) -> Ques
         rest = tuple(sorted(name for name in value if name not in ("text", *_EXTRA) and not is_empty(value[name])))
         return Question(text_of(value.get("text"), "text"), "", plain=True, unused=rest, **_extra(value))
     value = _renamed(value)
+    refuse_unclear(value)
     if unanswered and (bare := _bare(value)):
         question, used = bare
     elif form == "dpo" or (not form and value.keys() >= {"chosen", "rejected"} and value["chosen"] is not None):
@@ -106,8 +107,6 @@ def _renamed(value: dict[str, Any]) -> dict[str, Any]:
         ours = next((answer for name, answer in _ANSWERED.items() if name in asks), "")
         if ours and is_empty(value.get(ours)):
             names["response"] = ours
-    if not names:
-        return value
     return {names.get(name, name): part for name, part in value.items() if name not in names.values()}
 
 
@@ -260,6 +259,7 @@ def _pair(value: dict[str, Any]) -> tuple[Question, set[str]]:
         if value.get(name) is None:
             raise ValueError(f"{name} is missing")
     chosen, rejected = (turns_of(value[name], name, "assistant") for name in ("chosen", "rejected"))
+    refuse_contrary(value)
     used = {"chosen", "rejected", "system"}
     if "instruction" in value:
         asked = [*(Turn(*turn) for turn in _history(value)), Turn("user", _asked(value))]

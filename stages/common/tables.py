@@ -17,6 +17,8 @@ LARGEST_ROW = 16 * 2**20  # bytes; a larger one is bad, and is never held in mem
 CHUNK = 2**20
 INDEX = "Unnamed: 0"
 """What pandas calls a first column without a name: its own count of the rows."""
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
+_ESCAPE = re.compile(r"\\([tnr\\])")
 _LONG = 8
 """Lines, from which a quoted field whose every line reads as a row is no prose, whatever the rest of the file is like."""
 
@@ -65,14 +67,25 @@ def csv_rows(opened: Callable[[], IO[str]], shown: str, tabs: bool) -> Values:
         return
     if head.broken:
         raise PawlError(f"the header cannot be read: {head.broken}", where=f"{shown}:1", fix="write names of columns, with commas")
-    names = [name.strip() for name in head.fields]
+    names = [name.strip().strip("\ufeff") for name in head.fields]
     names[:1] = [names[0] or INDEX] if names else []
     named = [name for name in names if name]
     if len(named) != len(set(named)):
-        raise PawlError("two columns have one name", where=f"{shown}:1", fix="rename one of them")
+        twice = next(name for name in named if named.count(name) > 1)
+        raise PawlError(f"two columns have one name, {twice!r:.60}", where=f"{shown}:1", fix="rename one of them")
     prose = cache(lambda: _has_prose(opened, delimiter, names))
+    dump = cache(lambda: delimiter == "\t" and _is_dump(opened))
     for record in records:
-        yield from _row(record, names, delimiter, shown, prose)
+        for where, row, raw in _row(record, names, delimiter, shown, prose):
+            if isinstance(row, dict) and any("\\" in field for field in row.values()) and dump():
+                row = {name: _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], field) for name, field in row.items()}
+            yield where, row, raw
+
+
+def _is_dump(opened: Callable[[], IO[str]]) -> bool:
+    """Whether a database wrote the file: it has fields that are \\N, and then a tab or an end of line inside a field is escaped too."""
+    with opened() as file:
+        return any("\\N" in line.rstrip("\r\n").split("\t") for line in file)
 
 
 def _row(record: _Record, names: list[str], delimiter: str, shown: str, prose: Callable[[], bool]) -> Values:
@@ -89,6 +102,8 @@ def _row(record: _Record, names: list[str], delimiter: str, shown: str, prose: C
         fields = fields[:-1]  # of commas at the end of a line
     if len(fields) != len(names):
         yield where, Broken(f"{len(fields)} fields, the header has {len(names)}", _rows_in(record, delimiter, names)), raw
+    elif [field.strip() for field in fields] == names:
+        yield where, Broken("the header once more"), raw
     elif _swallows(record, delimiter, names) and (lines >= _LONG or not prose()):
         what = f"a quote opens here and closes in line {record.first + lines - 1}, and each line between reads as a row of its own"
         yield where, Broken(f"{what}; {lines} lines are lost", lines), raw

@@ -193,3 +193,51 @@ def test_a_history_of_another_form_is_refused(history: Any) -> None:
 def test_two_prompts_that_differ_are_refused(row: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"keep one|not in the conversations"):
         question_of(row)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("\u200b", "is empty"), ("\ufeff\u00a0\u200e", "is empty"), ("\x07", "is empty"), ("\\N", "is missing"), ("<NA>", "is missing"),
+        ("#REF!", "spreadsheet"), ("#N/A", "spreadsheet"), ("#DIV/0!", "spreadsheet"),
+    ],
+)  # fmt: skip
+def test_what_says_nothing_is_no_answer(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        question_of({"question": "q", "answer": text})
+
+
+@pytest.mark.parametrize("text", ["None", "nan", "null", "0", "-", "\U0001f468\u200d\U0001f469", "\u0646\u0645\u06cc\u200c", "#hashtag"])
+def test_what_says_little_is_an_answer(text: str) -> None:
+    assert question_of({"question": "q", "answer": text}) == Question("q", text)
+
+
+@pytest.mark.parametrize("mark", ["NULL", "nan", "NaN", "None", "N/A"])
+@pytest.mark.parametrize("row", [{"instruction": "i", "output": "o", "input": ""}, QA | {"context": ""}, QA | {"system": ""}])
+def test_a_word_for_a_missing_value_is_not_asked_as_text(mark: str, row: dict[str, Any]) -> None:
+    name = next(name for name, value in row.items() if not value)
+    with pytest.raises(ValueError, match=f"{name} is '{mark}'"):
+        question_of(row | {name: mark})
+    for sure in ("\\N", "<noinput>", "<NA>"):
+        assert question_of(row | {name: sure}) == question_of(row)
+
+
+def test_a_pair_is_refused_where_its_ratings_say_the_contrary() -> None:
+    pair = {"prompt": "p", "chosen": "x", "rejected": "y"}
+    for better, worse in (("chosen-rating", "rejected-rating"), ("score_chosen", "score_rejected")):
+        with pytest.raises(ValueError, match="the rejected answer is the better one"):
+            question_of(pair | {better: 1.0, worse: "5"})
+        assert question_of(pair | {better: 5, worse: 1.0}) == Question("p", "x", rejected="y")
+    assert question_of(pair | {"chosen_logprob": -9.5, "rejected_logprob": -1.0}) == Question("p", "x", rejected="y")
+
+
+@pytest.mark.parametrize("rating", ["bad", "Thumbs down", "\U0001f44e", "wrong"])
+def test_an_answer_that_its_rating_calls_bad_is_not_learnt(rating: str) -> None:
+    with pytest.raises(Unused, match="bad one"):
+        question_of(QA | {"rating": rating})
+    assert question_of(QA | {"rating": "good", "topic": rating}) == Question("q", "a")
+
+
+def test_columns_are_no_row() -> None:
+    with pytest.raises(ValueError, match="orient"):
+        question_of({"question": {"0": "q", "1": "r"}, "answer": {"0": "a", "1": "b"}})

@@ -171,3 +171,47 @@ def test_a_column_that_no_row_has_is_named_with_those_that_are_there(tmp_path: P
     assert read(written(tmp_path / "a.csv", content), columns={"question": "question", "reasoning": "why"})[0] == [
         Question("q", "a", reasoning="b")
     ]
+
+
+SAYINGS = [("good morning", "guten Morgen"), ("thanks", "danke"), ("yes", "ja"), ("no", "nein")]
+
+
+@pytest.mark.parametrize("key", ["source", "topic", "language", "date", "title"])
+def test_a_key_by_which_alone_questions_differ_is_not_dropped(key: str, tmp_path: Path) -> None:
+    rows = [{"instruction": "Translate.", key: english, "output": german} for english, german in SAYINGS]
+    file = written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    with pytest.raises(PawlError, match=f"only '{key}' tells them apart"):
+        read(file)
+    assert read(file, columns={"input": key})[0][0] == Question("Translate.\ngood morning", "guten Morgen")
+    assert len(read(file, ignore=[key])[0]) == len(rows)
+
+
+def test_a_key_that_does_not_decide_the_answer_is_harmless(tmp_path: Path) -> None:
+    own = [{"question": f"Translate {english}.", "source": "web", "answer": german} for english, german in SAYINGS]
+    samples = [{"question": "q", "id": number, "model": f"m{number}", "source": "web", "answer": f"a{number}"} for number in range(9)]
+    for rows in (own, samples):
+        assert len(read(written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows))))[0]) == len(rows)
+
+
+def test_a_header_that_is_repeated_is_no_row(tmp_path: Path) -> None:
+    rows, bad = read(written(tmp_path / "a.csv", "question,answer\nq,a\nquestion,answer\nr,b\n"))
+    assert rows == [Question("q", "a"), Question("r", "b")] and bad[0].reason == "the header once more"
+
+
+def test_a_dump_of_a_database_is_read_as_it_was_written(tmp_path: Path) -> None:
+    rows, bad = read(written(tmp_path / "a.tsv", "question\tanswer\tcontext\nq\tone\\ntwo\\\\n\t\\N\nr\t\\N\tk\n"))
+    assert rows == [Question("q", "one\ntwo\\n")] and "missing" in bad[0].reason
+    rows, bad = read(written(tmp_path / "a.tsv", "question\tanswer\nq\tC:\\new\n"))
+    assert rows == [Question("q", "C:\\new")] and not bad
+
+
+@pytest.mark.parametrize(
+    ("line", "what"), [("// ours", "a comment"), ("# ours", "a comment"), ('{"question": "q", "answer": "a"},', "a comma")]
+)
+def test_what_json_lines_cannot_have_is_named(line: str, what: str, tmp_path: Path) -> None:
+    bad = read(written(tmp_path / "a.jsonl", line + "\n"))[1]
+    assert len(bad) == 1 and bad[0].reason.startswith(what)
+
+
+def test_a_mark_of_byte_order_inside_a_header_hides_no_column(tmp_path: Path) -> None:
+    assert read(written(tmp_path / "a.csv", "question,\ufeffanswer\nq,a\n")) == ([Question("q", "a")], [])
