@@ -140,7 +140,7 @@ def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
                 try:
                     row = json.loads(line, object_pairs_hook=without_repeats)
                 except (ValueError, RecursionError) as error:
-                    raise PawlError(f"broken line: {error}", where=f"{path}:{number}", fix="mend or remove that line") from None
+                    raise PawlError(f"broken line: {error}", where=f"{path}:{number}", fix="correct or remove that line") from None
                 if not isinstance(row, dict):
                     raise PawlError(
                         f"expected a JSON object, found {type(row).__name__}", where=f"{path}:{number}", fix="write one JSON object a line"

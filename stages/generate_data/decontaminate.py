@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stages.common.errors import PawlError
-from stages.common.files import read_jsonl
+from stages.common.files import read_jsonl, without_repeats
 from stages.common.items import SPLITS
 from stages.generate_data.overlap import FEWEST_SHINGLES, Hit, Index, Item
 from stages.generate_data.texts import of_item, of_row
@@ -208,6 +208,7 @@ def _blocks(path: Path) -> Iterator[tuple[str, int, list[bytes]]]:
 
 
 _index: Index
+_LINES = "correct that line; the search reads JSON Lines, one object a line (other kinds of files are searched as sources of generate_data)"
 
 
 def _share(index: Index) -> None:
@@ -225,8 +226,8 @@ def _look(block: tuple[str, int, list[bytes]]) -> tuple[int, list[tuple[int, Hit
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode("utf-8"))
+            row = json.loads(line.decode("utf-8"), object_pairs_hook=without_repeats)
         except (ValueError, RecursionError) as error:
-            raise PawlError(f"broken line: {str(error)[:200]}", where=where, fix="mend or remove that line") from None
+            raise PawlError(f"broken line: {str(error)[:200]}", where=where, fix=_LINES) from None
         rows.append(of_row(row, where))
     return len(rows), [(at, hit) for at, hits in enumerate(_index.find_all(rows)) for hit in hits]

@@ -297,3 +297,11 @@ def test_the_control_asks_for_no_more_resemblance_than_is_declared(fuzzy: float)
     short = "There were 12 apples and 7 pears in the basket"  # eight runs of three words, the fewest that are searched for
     _, results = decontaminate.search([Item("shop", "val", SHOP, "9"), Item("fruit", "val", short, "19")], 13, fuzzy)
     assert results["shop"]["paraphrase"] and results["fruit"]["paraphrase"] and results["(control)"]["paraphrase"]
+
+
+@pytest.mark.parametrize("line", ['{"answer": "' + COOPER + '", "answer": "x"}', "question,answer"])
+def test_a_row_of_which_a_part_is_not_searched_is_refused(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rows.jsonl").write_text(line + "\n")
+    (tmp_path / "items.jsonl").write_text(json.dumps({"question": COOPER, "answer": "9"}) + "\n")
+    argv = ["--train", str(tmp_path / "rows.jsonl"), "--items", f"b:val={tmp_path / 'items.jsonl'}", "--workers", "1"]
+    assert decontaminate.main(argv) == 3 and "JSON Lines" in capsys.readouterr().err
