@@ -84,10 +84,14 @@ def humaneval(rows: Rows, target: Path) -> Path:
 
 
 def choices(rows: Rows, target: Path) -> Path:
-    """Multiple choice as rows {question, A, B, ..., answer}, the choices in the package's order."""
+    """Multiple choice as rows {question, A, B, ..., answer}, the choices in the package's order.
+
+    A question that has one choice twice has no one right letter, so it is left out (one of GPQA's 198).
+    """
     letters = [chr(number) for number in range(ord("A"), ord("Z") + 1)]
     write_jsonl(target.with_suffix(".jsonl"), (
         {"question": row["question"], **dict(zip(letters, row["choices"], strict=False)), "answer": row["answer"]} for row in rows
+        if len({str(choice).strip() for choice in row["choices"]}) == len(row["choices"])
     ))  # fmt: skip
     return target.with_suffix(".jsonl")
 

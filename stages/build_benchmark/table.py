@@ -73,7 +73,7 @@ def _examples(benchmark: Benchmark) -> Iterator[tuple[str, list[Any], list[Any],
         with tempfile.TemporaryDirectory(prefix="pawl-") as folder:
             path = Path(folder) / "items.jsonl"
             write_jsonl(path, _MCQ if suite.config == "custom_mcq" else rows)
-            read = convert.options(path, Path(folder) / "options.jsonl") if suite.config == "custom_mcq" else path
+            read = convert.own(path, Path(folder) / "own.jsonl", chosen=suite.config == "custom_mcq")
             for dataset in opencompass.read_datasets(name, suite, read):
                 yield (
                     f"{name} (examples)",

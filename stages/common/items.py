@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from stages.common import extraction
+from stages.common import extraction, numerals
 from stages.common.errors import PawlError
 from stages.common.files import read_jsonl, sha256_text, write_jsonl
 
@@ -105,6 +105,8 @@ def lenient(row: Row) -> bool:
     """
     if row.correct:
         return True
+    if numerals.absent(row.gold, row.prediction):
+        return False
     kind = extraction.kind([row.gold.strip().upper() if len(row.gold.strip()) == 1 else row.gold])
     if kind == "number" and extraction.ends_with_number(row.gold, row.prediction):
         return True

@@ -24,6 +24,9 @@ _BESIDE = re.compile(r"\s?(?:\\?(?:pi|sqrt)(?![a-z])|π|√)")
 """What makes another number of the one after or before it: a root, pi, both signs."""
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _VULGAR = {"½": "1/2", "¼": "1/4", "¾": "3/4", "⅓": "1/3", "⅔": "2/3"}
+_WHOLE = re.compile(r"-?[1-9]\d*")
+_OTHERWISE = re.compile(r"[^\x00-\x7f]|[/^%\\*]|\d\s?[ek]|hundred|thousand|million|billion|trillion", re.IGNORECASE)
+_NO_DIGITS = re.compile(r"\D+")
 _LONGEST = 300  # digits of a number that is read
 
 
@@ -82,6 +85,16 @@ def numbers(text: str) -> list[Number]:
         if match.end() - match.start() <= _LONGEST and (value := _value(match)) is not None:
             found.append(Number(value, match.start(), match.end(), bool(match["percent"])))
     return found
+
+
+def absent(gold: str, text: str) -> bool:
+    """Whether a text surely does not hold a whole number: its digits stand nowhere in it, and nothing there writes numbers in another way.
+
+    It spares reading the text: a million replies are looked through in seconds.
+    """
+    if not _WHOLE.fullmatch(gold) or _OTHERWISE.search(text):
+        return False
+    return gold.strip("-") not in _NO_DIGITS.sub("", text)
 
 
 def number(text: str) -> Number | None:

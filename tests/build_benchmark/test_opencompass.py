@@ -238,7 +238,7 @@ def test_questions_of_ones_own_are_asked_with_their_passages_and_choices_or_refu
     assert [(one["messages"][0]["content"], one["answer"]) for one in val] == [
         (f"It is {{answer}}.\n\nColour {n}?", str(n)) for n in range(2)
     ]
-    for extra, reason in (({"hint": "x"}, "hint"), ({"choices": ["a", "b"], "answer": "A"}, "with choices")):
+    for extra, reason in (({"hint": "it is a colour of the sea"}, "hint"), ({"choices": ["a", "b"], "answer": "A"}, "with choices")):
         write_jsonl(tmp_path / "data/local/items.jsonl", [*rows, {"question": "x", "answer": "y", **extra}])
         with pytest.raises(PawlError, match=reason) as caught:
             make(declared("custom_qa"), tmp_path / "out")

@@ -261,3 +261,14 @@ def test_fold_changes_the_form_of_a_text_and_not_its_meaning() -> None:
 )  # fmt: skip
 def test_a_lenient_verdict_sees_the_answer_and_nothing_that_looks_like_it(gold: str, reply: str, held: bool) -> None:
     assert lenient(Row("i", "b", "val", False, 0.0, reply, gold, 1, 1, False)) == held
+
+
+@pytest.mark.parametrize("gold", ["18", "-18", "180", "1800", "1"])
+@pytest.mark.parametrize(
+    "reply",
+    ["18", "It is 1,800.", "1.8e1", "18k", "1 800", "36/2", "eighteen hundred", "18 hundred", "1.8 thousand", "50 %", "2^4", "none", "",
+     "１８", "1", "81", "The answer is 17", "-18.0", "18e2", "0018", "1{,}800", "١٨"],
+)  # fmt: skip
+def test_what_is_called_absent_without_reading_is_absent(gold: str, reply: str) -> None:
+    if numerals.absent(gold, reply):
+        assert not extraction.right("number", gold, reply) and not extraction.ends_with_number(gold, reply)

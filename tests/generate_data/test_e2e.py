@@ -117,9 +117,12 @@ def test_the_search_on_its_own_says_what_it_found_and_nothing_of_the_items(tmp_p
     assert clean.returncode == 0 and json.loads(clean.stdout) == {"rows": 1, "contaminated": []}
     (tmp_path / "broken.jsonl").write_text('{"question": "a", "answer": "b"}\n{"que')
     (tmp_path / "empty.jsonl").write_text("\n\n")
-    (tmp_path / "other.jsonl").write_text('{"text of another kind": 1}\n')
+    (tmp_path / "other.jsonl").write_text('{"a text of another kind": 1}\n')
+    assert search("--train", f"{tmp_path}/other.jsonl", "--items", items).returncode == 0, (
+        "every string of a row is searched, whatever its key"
+    )
     for train, given in (
-        ("broken.jsonl", items), ("other.jsonl", items), ("missing.jsonl", items), ("empty.jsonl", items), ("rows.jsonl", "no split"),
+        ("broken.jsonl", items), ("missing.jsonl", items), ("empty.jsonl", items), ("rows.jsonl", "no split"),
         ("rows.jsonl", f"a:b={tmp_path}/no"),
     ):  # fmt: skip
         bad = search("--train", f"{tmp_path}/{train}", "--items", given)
