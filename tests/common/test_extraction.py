@@ -272,3 +272,8 @@ def test_a_lenient_verdict_sees_the_answer_and_nothing_that_looks_like_it(gold: 
 def test_what_is_called_absent_without_reading_is_absent(gold: str, reply: str) -> None:
     if numerals.absent(gold, reply):
         assert not extraction.right("number", gold, reply) and not extraction.ends_with_number(gold, reply)
+
+
+def test_a_reply_without_the_gold_numbers_digits_is_passed_over_unread() -> None:
+    assert numerals.absent("18", "The answer is 17") and numerals.absent("-18", "")
+    assert not numerals.absent("18", "eighteen hundred") and not numerals.absent("18", "36/2") and not numerals.absent("18.5", "17")
