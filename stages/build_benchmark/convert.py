@@ -86,7 +86,7 @@ def humaneval(rows: Rows, target: Path) -> Path:
 def choices(rows: Rows, target: Path) -> Path:
     """Multiple choice as rows {question, A, B, ..., answer}, the choices in the package's order.
 
-    A question that has one choice twice has no one right letter, so it is left out (one of GPQA's 198).
+    A question that has one choice twice has no one right letter, so it is left out (two of GPQA's 198).
     """
     letters = [chr(number) for number in range(ord("A"), ord("Z") + 1)]
     write_jsonl(target.with_suffix(".jsonl"), (

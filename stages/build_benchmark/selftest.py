@@ -103,7 +103,7 @@ def examine(task: Task, benchmark: Benchmark, golds: list[Any]) -> dict[str, Any
     if task.scoring and kind and not whole:
         task.scoring["extraction"] = kind
     decides = shares(task, made, kind)
-    by = f"our extraction ({kind})" if task.scoring and "extraction" in task.scoring else "OpenCompass, but for replies without an answer"
+    by = f"our extraction ({kind})" if task.scoring and "extraction" in task.scoring else "OpenCompass, except replies without an answer"
     if short := decides.short(() if "extraction" in (task.scoring or {}) else ("sentences",)):
         shown = ", ".join(f"{name} {getattr(decides, name):.0%}" for name in short)
         raise PawlError(
@@ -116,7 +116,7 @@ def examine(task: Task, benchmark: Benchmark, golds: list[Any]) -> dict[str, Any
 
 def _unknown(why: str) -> dict[str, Any]:
     return {
-        "scored_by": "OpenCompass, but for replies without an answer",
+        "scored_by": "OpenCompass, except replies without an answer",
         "items": 0,
         "why": f"{why}: replies with an answer are not tried here",
     }
