@@ -20,7 +20,8 @@ from stages.common.llm import Asking
 
 _COLUMNS = "key BLOB PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, finish_reason TEXT"
 _ODD = "key BLOB PRIMARY KEY, odd TEXT NOT NULL"  # what is odd about a reply; a table of its own, which older code does not miss
-_BATCH = 500  # replies in one statement; SQLite allows 32,766 parameters
+_BATCH = 64
+"""Replies in one transaction, and as many may wait for it: so few that a killed run loses little on a slow disk too."""
 
 
 def key_of(asking: Asking, messages: list[dict[str, str]], seed: int) -> bytes:
@@ -32,8 +33,8 @@ def key_of(asking: Asking, messages: list[dict[str, str]], seed: int) -> bytes:
 class Replies:
     """A cache of replies. Use it as a context manager; leaving it waits until everything is on disk.
 
-    One thread writes, so that a request never waits for the disk: it takes whatever has come in meanwhile into one transaction.
-    A reply is in the file a few milliseconds after `put`; `kill -9` loses at most those (write-ahead log; never a damaged file).
+    One thread writes, and takes what has come in meanwhile into one transaction. A reply is in the file a few milliseconds after
+    `put`, which waits if the disk falls behind. `kill -9` loses at most `2 * _BATCH` replies and never damages the file (write-ahead log).
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +42,7 @@ class Replies:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._waiting: dict[bytes, Reply] = {}  # put, but not yet in the file
-        self._queue: queue.SimpleQueue[tuple[bytes, Reply] | None] = queue.SimpleQueue()
+        self._queue: queue.Queue[tuple[bytes, Reply] | None] = queue.Queue(_BATCH)
         self._error: Exception | None = None
         try:
             self._reader = self._open()
@@ -57,7 +58,7 @@ class Replies:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._queue.put(None)
+        self._send(None)
         self._writer.join()
         self._reader.close()
         if self._error and not error:
@@ -77,10 +78,17 @@ class Replies:
 
     def put(self, key: bytes, reply: Reply) -> None:
         """Keep a reply. Raises PawlError where an earlier one could not be written: nothing more is paid for that would be lost."""
+        self._waiting[key] = reply
+        self._send((key, reply))
         if self._error:
             raise self._explain(self._error)
-        self._waiting[key] = reply
-        self._queue.put((key, reply))
+
+    def _send(self, item: tuple[bytes, Reply] | None) -> None:
+        while not self._error:
+            try:
+                return self._queue.put(item, timeout=0.1)
+            except queue.Full:  # the disk is behind, or the writer is dead
+                continue
 
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=60, check_same_thread=False)

@@ -1,6 +1,7 @@
 """What a teacher answered is paid for once and comes in order; a budget stops cleanly; a fault costs retries, never rows."""
 
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from stages.common import llm
 from stages.common.errors import PawlError
 from stages.common.llm import Asking, Reply
 from stages.common.schema import LLM
-from stages.generate_data.replies import Replies, key_of
+from stages.generate_data.replies import _BATCH, Replies, key_of
 from stages.generate_data.teacher import Budget, Refused, Teacher
 from tests.fake_server import FakeServer
 
@@ -212,6 +213,29 @@ def test_a_reply_that_no_cache_can_hold_is_an_error_and_not_the_end_of_the_cache
     replies.put(b"1", Reply("", 2**70, 1, "stop"))
     with pytest.raises(PawlError, match="cannot be used: Python int too large"):
         replies.__exit__(None, None, None)
+
+
+def test_a_slow_disk_holds_replies_back_so_that_a_kill_loses_few(tmp_path: Path) -> None:
+    path, kept = tmp_path / "r.sqlite", []
+    numbers = range(5 * _BATCH)
+    with Replies(path) as replies:
+        disk = sqlite3.connect(path, isolation_level=None)
+        disk.execute("BEGIN IMMEDIATE")  # nobody else can write
+
+        def keep() -> None:
+            for number in numbers:
+                replies.put(str(number).encode(), Reply("x", 1, 1, "stop"))
+                kept.append(number)
+
+        teacher = threading.Thread(target=keep, daemon=True)
+        teacher.start()
+        teacher.join(1)
+        assert len(kept) <= 2 * _BATCH
+        disk.execute("ROLLBACK")
+        disk.close()
+        teacher.join(60)
+    with Replies(path) as replies:
+        assert all(replies.get(str(number).encode()) for number in numbers)
 
 
 def test_a_damaged_cache_is_named_and_left_alone(tmp_path: Path) -> None:
