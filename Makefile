@@ -67,13 +67,13 @@ gpu-check: .venv/ready .venv-serve/$(SERVE).ready  ## on a machine with a GPU: t
 	@pytest -m e2e tests/e2e/test_real_model.py -rs
 
 bench-train: .venv/ready  ## what the stage train costs over llamafactory-cli itself, in pairs
-	@python -m tests.train.overhead
+	@python -m benchmarks.train
 
 bench-data: .venv/ready | $(UV)  ## measure the data stage: teacher against distilabel, decontamination of a million rows
 	@python benchmarks/data.py
 
 bench-eval: .venv/ready  ## time an evaluation here and through OpenCompass's own command, paired (after 'make run')
-	@python -m tests.evaluate.bench
+	@python -m benchmarks.evaluate
 
 serve-env: .venv-serve/$(SERVE).ready  ## vLLM in its own environment (GPU build where there is a GPU)
 

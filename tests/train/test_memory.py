@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.train_memory import CASES
 from stages.common.schema import Train
 from stages.train import memory
-from tests.train.measure_peaks import CASES
 from tests.train.test_arguments import train
 
-# python -m tests.train.measure_peaks models/base: trainings of SmolLM2-135M on a CPU, GiB. The first three are the largest resident set of
+# python -m benchmarks.train_memory models/base: trainings of SmolLM2-135M on a CPU, GiB. The first three are the largest resident set of
 # a process as the stage starts it; the rest were measured in forks, whose resident set lacks the libraries that they have not touched
 # since: 0.37, 0.38 and 0.39 GiB less in the first three cases, which were measured both ways.
 _FORKS_LACK = 0.38

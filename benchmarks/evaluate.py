@@ -1,6 +1,6 @@
 """How long an evaluation takes here and through OpenCompass's own command line: paired, on the same items, model and server.
 
-python -m tests.evaluate.bench [--pairs 3] [--full-pairs 1] [--items 200]      (make bench-eval)
+python -m benchmarks.evaluate [--pairs 3] [--full-pairs 1] [--items 200]      (make bench-eval)
 
 1. fifty short questions, the model served already
 2. the four evaluations of the embedded default: one shared server against four `opencompass` runs that start a server each
@@ -240,7 +240,7 @@ def _figures(ours: list[float], theirs: list[float], same: dict[str, int]) -> di
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.evaluate.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.evaluate", description=__doc__)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--full-pairs", type=int, default=1)
     parser.add_argument("--items", type=int, default=200, help="items of each benchmark in the four evaluations")

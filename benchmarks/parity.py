@@ -1,6 +1,6 @@
 """Do the engines give the same answers? Base and fine-tuned model through transformers and vLLM, adapter and merged weights, greedy.
 
-python -m tests.evaluate.parity [--items 50] [--engine vllm_cpu]
+python -m benchmarks.parity [--items 50] [--engine vllm_cpu]
 
 Needs a finished run of the default in this working tree, and `make serve-env`. Writes reports/benchmarks/parity.json: the share of equal
 answers of each pair, and every pair of answers that differ. Exit code 1 where fewer than 98 % are equal.
@@ -56,7 +56,7 @@ def compare(found: dict[tuple[str, str], list[str]], questions: list[str], name:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.evaluate.parity", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.parity", description=__doc__)
     parser.add_argument("--items", type=int, default=50, help="of each of the two benchmarks")
     parser.add_argument("--engine", default="vllm_cpu", choices=["vllm_cpu", "vllm"])
     parser.add_argument("--out", type=Path, default=ROOT / "reports/benchmarks/parity.json")
@@ -91,7 +91,7 @@ def report(out: Path, found: dict[tuple[str, str], list[str]], questions: list[s
     write_json(
         out,
         {
-            "command": f"python -m tests.evaluate.parity --items {len(questions) // len(TASKS)} --engine {vllm.kind}",
+            "command": f"python -m benchmarks.parity --items {len(questions) // len(TASKS)} --engine {vllm.kind}",
             "dtype": vllm.dtype,
             "pairs": table,
         },

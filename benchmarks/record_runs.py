@@ -1,6 +1,6 @@
-"""Record the table that tests/agent/compare_policies.py searches: real training runs of LLaMA-Factory on the tiny random model.
+"""Record the table that benchmarks/policies.py searches: real training runs of LLaMA-Factory on the tiny random model.
 
-python -m tests.agent.record_runs data/train/train.jsonl            writes tests/agent/tiny_runs.json, from rows of the default data
+python -m benchmarks.record_runs data/train/train.jsonl            writes benchmarks/tiny_runs.json, from rows of the default data
 
 Every run is one grid point of four parameters, trained on the first 160 rows and measured by the loss on the next 80, which none trains on.
 One process imports LLaMA-Factory once; a grid point that is in the table already is not trained again.
