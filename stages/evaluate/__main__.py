@@ -2,6 +2,7 @@
 
 python -m stages.evaluate --split val                         the fine-tuned model: reports/eval_val/val.jsonl and val.json
 python -m stages.evaluate --split val --split test --base     the base model: reports/baseline/{val,test}.{jsonl,json}
+python -m stages.evaluate --noise                             the validation items twice: how many verdicts change (reports/noise/)
 
 Nothing is written unless every item was answered and the rows reproduce OpenCompass's own score. A run that was stopped goes on with
 the items that are missing.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from stages.common.models import base_model
 from stages.common.process import stage_lock, time_limit
 from stages.common.schema import Config
 from stages.common.scoring import Task
-from stages.evaluate import benchmark, infer, judged, results
+from stages.evaluate import benchmark, infer, judged, noise, results
 
 
 def main() -> None:
@@ -49,12 +50,19 @@ def main() -> None:
             benchmark.check(tasks, params.benchmark)
             judged.check(tasks, params.engine.judge)
             say(tasks, base["name"], adapter)
-            limit = time_limit(params.launcher.timeout_h)
-            with limit, results.answered(tasks, params, base, model_dir, adapter, log_file(args)) as answered:
+            model = f"{base['name']}, {'fine-tuned' if adapter else 'base'}"
+
+            def ask(params: Config, run: int = 0) -> AbstractContextManager[results.Answered]:
+                return results.answered(tasks, params, base, model_dir, adapter, log_file(args), run)
+
+            if args.noise:
+                with time_limit(params.launcher.timeout_h):
+                    print(noise.measure(ask, tasks, params, ROOT, model))
+                return
+            with time_limit(params.launcher.timeout_h), ask(params) as answered:
                 found = {split: results.split(split, tasks, answered, params) for split in args.split}
                 about = {
-                    "model": f"{base['name']}, {'fine-tuned' if adapter else 'base'}",
-                    "settings": infer.settings(params.evaluate) | ruler(params),
+                    "model": model, "settings": infer.settings(params.evaluate) | ruler(params),
                     "opencompass": version("opencompass"), "runtime_s": round(time.monotonic() - begun, 1),
                 }  # fmt: skip
                 for split, (rows, summary) in found.items():
@@ -70,9 +78,13 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m stages.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--split", action="append", choices=items.SPLITS, required=True, help="may be given twice: one server answers both")
+    parser.add_argument("--split", action="append", choices=items.SPLITS, help="may be given twice: one server answers both")
     parser.add_argument("--base", action="store_true", help="the base model, without the adapter")
+    parser.add_argument("--noise", action="store_true", help="evaluate twice, and count the verdicts that change")
     args = parser.parse_args()
+    if args.noise == bool(args.split):
+        parser.error("give --split, or --noise alone: it takes the validation items")
+    args.split = args.split or ["val"]
     args.split = [split for split in items.SPLITS if split in args.split]
     return args
 
@@ -85,13 +97,14 @@ def stages(args: argparse.Namespace) -> list[str]:
 @contextmanager
 def locked(args: argparse.Namespace) -> Iterator[None]:
     with ExitStack() as stack:
-        for name in stages(args):
-            stack.enter_context(stage_lock(name))
+        for name in ["noise"] if args.noise else stages(args):
+            stack.enter_context(stage_lock(name, record_failure=not args.noise))
         yield
 
 
 def log_file(args: argparse.Namespace) -> Path:
-    return ROOT / ".pawl" / "logs" / f"serve-{stages(args)[0]}.log"
+    name = "noise" if args.noise else stages(args)[0]
+    return ROOT / ".pawl" / "logs" / f"serve-{name}.log"
 
 
 def folder(base: bool, split: str) -> Path:

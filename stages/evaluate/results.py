@@ -38,11 +38,14 @@ class Answered:
 
 @contextmanager
 def answered(
-    tasks: list[Task], params: Config, base: dict[str, Any], model_dir: Path, adapter: Path | None, log: Path
+    tasks: list[Task], params: Config, base: dict[str, Any], model_dir: Path, adapter: Path | None, log: Path, run: int = 0
 ) -> Iterator[Answered]:
     """All items' replies, for as long as the block lasts; the journal that kept them is removed when it ends without an error.
 
     A server that dies is started once more, and asked what is missing.
+
+    Args:
+        run: not 0: the number of a run whose replies are to be its own, not those of another run with the same settings.
 
     Raises:
         PawlError: see `infer.ask` and `engine.serve`.
@@ -59,9 +62,8 @@ def answered(
                 meanwhile=None if scorers else load, beside=_beside(),
             ) as endpoint:  # fmt: skip
                 fingerprint = endpoint.fingerprint | infer.settings(params.evaluate) | clock(params, base)
-                journal = Journal(
-                    ROOT / ".pawl" / "eval", _shaping(fingerprint, endpoint, tasks, base) | {"base_url": params.engine.base_url}
-                )
+                shaping = _shaping(fingerprint, endpoint, tasks, base) | {"base_url": params.engine.base_url}
+                journal = Journal(ROOT / ".pawl" / "eval", shaping | ({"run": run} if run else {}))
                 try:
                     replies = infer.ask(endpoint, tasks, params.engine, params.evaluate, journal, _right(tasks, scorers, params))
                 finally:

@@ -9,6 +9,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from stages.common import noise
 from stages.common.files import ROOT
 from stages.common.text import markdown, plain, readable
 from stages.judge.guards import QUALITY
@@ -52,6 +53,7 @@ def facts(verdict: dict[str, Any], inputs: Inputs, settings: dict[str, Any], cha
         "curve": verdict["curve"],
         "train": _training(inputs.training),
         "data": _data(inputs.data),
+        "noisy": noise.may_differ(inputs.candidate.summary.get("fingerprint") or {}),
     }
     return {**known, "label": label(known), "next": next_component(known)}
 

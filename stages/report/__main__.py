@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from stages.common import noise
 from stages.common.config import load_params
 from stages.common.errors import run_main
 from stages.common.files import ROOT, read_json, write_text
@@ -33,7 +34,7 @@ def build() -> None:
 
 
 def show(reports: Path) -> None:
-    """The end of `make run`: what came out, in four lines."""
+    """The end of `make run`: what came out, in a few lines."""
     verdict = read_json(reports / "judge.json")
     found = deciding(verdict["evidence"])
     sides = f"{found['measure']} {found['before']:.3f} -> {found['after']:.3f}"
@@ -41,6 +42,8 @@ def show(reports: Path) -> None:
     benchmark = f" of {visible(found['benchmark'], 60)}" if found["benchmark"] else ""
     print(f"\n{verdict['outcome'].upper()}: {visible(verdict['experiment']['name'])} against {verdict['experiment']['incumbent']}")
     print(f"  {sides}, {interval}, p = {found['p_better']:.2g}, {found['n']} validation items{benchmark}")
+    if told := noise.sentence(reports.parent, read_json(reports / "eval_val/val.json")):
+        print(f"  {told}")
     print(f"  the page:  {reports / 'index.html'}")
     print("  MLflow:    make ui, then http://127.0.0.1:5000")
 

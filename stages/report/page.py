@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from stages.common import noise
 from stages.common.errors import PawlError
 from stages.common.files import flatten, read_json, sha256_file
 from stages.common.items import wilson
@@ -54,6 +55,7 @@ def gather(root: Path, params: Any) -> dict[str, Any]:
             "verdict_sha256": sha256_file(reports / "judge.json"),  # so that track knows whose page it is
             "label": LABELS[verdict["outcome"]],
             "deciding": deciding(verdict["evidence"]),
+            "noise": noise.sentence(root, val["eval_val"]),
             "vetoes": [guard for guard in verdict["guards"] if not guard["passed"]],
             "figures": _figures({key: value for key, value in verdict.items() if key not in _TOLD}),
             "scores": scores,

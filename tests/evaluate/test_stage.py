@@ -59,6 +59,9 @@ class Run:
         (root / ".pawl").mkdir()
 
     def __call__(self, server: FakeServer, *splits: str, **changes: object) -> None:
+        self.call(server, *(f"--split={split}" for split in splits or ("val", "test")), **changes)
+
+    def call(self, server: FakeServer, *arguments: str, **changes: object) -> None:
         evaluate = {
             "concurrency": 4, "max_output_tokens": 32, "temperature": 0.0, "top_p": 1.0, "seed": 0, "request_timeout_s": 1.0, "retries": 2,
         }  # fmt: skip
@@ -75,7 +78,7 @@ class Run:
             yield params
 
         self.monkeypatch.setattr(stage, "load_params", load_params)
-        self.monkeypatch.setattr("sys.argv", ["evaluate", "--base", *(f"--split={split}" for split in splits or ("val", "test"))])
+        self.monkeypatch.setattr("sys.argv", ["evaluate", "--base", *arguments])
         stage.main()
 
     def files(self) -> dict[str, bytes]:

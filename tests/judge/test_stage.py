@@ -338,3 +338,16 @@ def test_the_summary_names_method_and_change_and_counts_one_as_one(run):
         "Code Summary"
     ]
     assert "Against experiments/0001-a it changes train.lora_rank: 8 -> 16" in summary
+
+
+def test_the_verdict_of_an_engine_that_does_not_repeat_itself_says_so(run):
+    judge(run)
+    text = (run / "reports/judge.md").read_text()
+    assert "--noise" not in text
+    for side in ("eval_val", "baseline"):
+        path = run / "reports" / side / "val.json"
+        summary = read_json(path)
+        write_json(path, {**summary, "fingerprint": {**summary["fingerprint"], "dtype": "bfloat16"}})
+    judge(run)
+    noisy = (run / "reports/judge.md").read_text()
+    assert "two evaluations of the same weights may differ" in noisy and "--noise" in noisy

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from stages.common import noise
 from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.files import read_json, write_json
@@ -377,3 +378,16 @@ def test_a_chart_and_a_champion_are_of_what_the_same_items_and_settings_measured
 
 def test_without_experiments_nothing_is_compared():
     assert lineage.comparable([]) == []
+
+
+def test_the_noise_of_the_engine_stands_beside_the_verdict_and_of_an_exact_one_nothing(run, params, capsys):
+    exact = page(run, params).text
+    path = run / "reports/eval_val/val.json"
+    summary = read_json(path)
+    summary["fingerprint"]["dtype"] = "bfloat16"
+    write_json(path, summary)
+    assert "not measured" in page(run, params).text and "not measured" not in exact
+    write_json(run / noise.place(summary), {"flips": 7, "answers": 200})
+    assert "disagree on 7 of 200 verdicts (3.5 %)" in page(run, params).text
+    show(run / "reports")
+    assert "disagree on 7 of 200 verdicts" in capsys.readouterr().out

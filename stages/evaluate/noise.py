@@ -1,0 +1,66 @@
+"""The share of verdicts that change when the same weights are evaluated twice."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+from stages.common import noise
+from stages.common.files import write_json
+from stages.common.items import Row
+from stages.common.schema import Config
+from stages.common.scoring import Task
+from stages.evaluate import results
+
+Ask = Callable[[Config, int], AbstractContextManager[results.Answered]]
+"""Asks every item with these parameters, as the run of this number."""
+
+
+def measure(ask: Ask, tasks: list[Task], params: Config, root: Path, model: str) -> str:
+    """Evaluate the validation items twice, write the figures below `root`, and say them.
+
+    The second run has half as many requests in flight: so the batches differ, as they do between two machines.
+
+    Raises:
+        PawlError: an evaluation failed. The replies so far are kept, and nothing is written.
+    """
+    os.environ.setdefault("PAWL_RUN_PID", str(os.getpid()))  # both runs share one server
+    again = copy.deepcopy(params)
+    again.evaluate.concurrency = max(1, params.evaluate.concurrency // 2)
+    with ExitStack() as stack:
+        first = stack.enter_context(ask(params, 1))
+        second = stack.enter_context(ask(again, 2))
+        rows, summary = results.split("val", tasks, first, params)
+        others, _ = results.split("val", tasks, second, again)
+        report = compare(rows, others) | {
+            "model": model,
+            "concurrency": [params.evaluate.concurrency, again.evaluate.concurrency],
+            "fingerprint": summary["fingerprint"],
+            "items_sha256": summary["items_sha256"],
+        }
+        path = root / noise.place(summary)
+        write_json(path, report)
+    return (
+        f"noise: {report['flips']} of {report['answers']} verdicts changed, and {report['texts']} texts\n"
+        f"  kept:  {path.relative_to(root)} (commit it: the page shows it beside each verdict of this configuration)"
+    )
+
+
+def compare(rows: list[Row], others: list[Row]) -> dict[str, Any]:
+    """Counts of two evaluations of the same items: answers, verdicts that changed (`flips`), texts that changed."""
+    pairs = list(zip(rows, others, strict=True))
+    assert all((one.item_id, one.repeat) == (other.item_id, other.repeat) for one, other in pairs)
+    names = sorted({row.benchmark for row in rows})
+    return _counts(pairs) | {"benchmarks": {name: _counts([pair for pair in pairs if pair[0].benchmark == name]) for name in names}}
+
+
+def _counts(pairs: list[tuple[Row, Row]]) -> dict[str, int]:
+    return {
+        "answers": len(pairs),
+        "flips": sum(one.correct != other.correct for one, other in pairs),
+        "texts": sum(one.prediction != other.prediction for one, other in pairs),
+    }
