@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from stages.common import lease
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -51,4 +53,5 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(lease, "main_root", lambda: folder)
     return make

@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from stages.common import adapter as adapters
 from stages.common import placement, server, web
 from stages.common.commands import Command, command, engine_version, interpreter
 from stages.common.errors import PawlError
-from stages.common.files import read_json, sha256_folder, sha256_text
-from stages.common.gpus import Card, visible
+from stages.common.files import ROOT, main_root, read_json, sha256_folder, sha256_text
+from stages.common.gpus import Card, alike, usable
+from stages.common.lease import Lease, Wanted
 from stages.common.llm import api_key
 from stages.common.models import template_text
 from stages.common.schema import Engine
@@ -67,7 +68,8 @@ def serve(
         beside: an adapter that the run will ask for too, so that a shared server of vLLM can be started for both.
 
     Raises:
-        PawlError: the server does not start (its last lines are in the error), dies inside the block, or does not list the model.
+        PawlError: the server does not start (its last lines are in the error), dies inside the block, or does not list the model; or no
+            GPU becomes free.
     """
     meanwhile = functools.cache(meanwhile or (lambda: None))  # called where there is something to wait for, and once
     if engine.kind == "external":
@@ -79,7 +81,7 @@ def serve(
     weights = weights_sha256 or sha256_folder(model_dir, "*.safetensors")
     engine = copy.copy(engine)  # no dataclass where a stage loads only some of its keys
     engine.dtype = _dtype(engine.dtype, model_dir)
-    gpus = [] if engine.kind == "vllm_cpu" else visible()
+    gpus = [] if engine.kind == "vllm_cpu" else alike(usable())
     if engine.kind == "vllm" and not gpus:
         raise PawlError(
             "engine=vllm serves on GPUs, and none is visible here", where="engine.kind",
@@ -108,8 +110,9 @@ def serve(
         if beside and (not adapters.is_adapter(beside) or engine.kind == "transformers" or adapters.needs_merge(beside)):
             beside = None
         make = functools.partial(_command, engine, model_dir, adapter or beside, split, python, invariant)
-        running = stack.enter_context(_running(engine, make, log, meanwhile, gpus=len(gpus), lora=adapter or beside, content=content))
-        name = make(0).model
+        wanted = _wanted(engine, split, gpus) if gpus else None
+        running = stack.enter_context(_running(engine, make, log, meanwhile, wanted=wanted, lora=adapter or beside, content=content))
+        name = make(0, Lease()).model
         if adapter is None and name == "adapter":
             name = "base"
         url = f"http://127.0.0.1:{running.port}/v1"
@@ -147,28 +150,39 @@ def _split(engine: Engine, model_dir: Path, gpus: list[Card]) -> placement.Split
     )  # fmt: skip
 
 
+def _wanted(engine: Engine, split: placement.Split, gpus: list[Card]) -> Wanted:
+    """The GPUs to lease: at least those of one copy. A clone made by DVC takes no more, since others work beside it."""
+    one = len(gpus) if engine.nodes > 1 else split.tensor
+    alone = main_root() == ROOT.resolve()
+    return Wanted(gpus, one, one * split.data if alone else one, engine.gpu_memory_utilization if engine.kind == "vllm" else 0.5)
+
+
 def _command(
-    engine: Engine, model_dir: Path, adapter: Path | None, split: placement.Split, python: str, invariant: bool, port: int
+    engine: Engine, model_dir: Path, adapter: Path | None, split: placement.Split, python: str, invariant: bool, port: int, lease: Lease
 ) -> Command:
-    return command(engine, model_dir, adapter, port=port, split=split, python=python, invariant=invariant)
+    """As many copies as the leased GPUs hold; one for an empty lease, so that what is the same server otherwise has an equal command."""
+    copies = max(1, len(lease.cards) // split.tensor) if split.tensor and engine.nodes == 1 else 1
+    spread = placement.Split(split.tensor, copies)
+    started = command(engine, model_dir, adapter, port=port, split=spread, python=python, invariant=invariant)
+    return replace(started, env=started.env | lease.environment())
 
 
 def _running(
-    engine: Engine, make: Callable[[int], Command], log: Path, meanwhile: Callable[[], None], *, gpus: int, lora: Path | None,
+    engine: Engine, make: server.Make, log: Path, meanwhile: Callable[[], None], *, wanted: Wanted | None, lora: Path | None,
     content: list[Any],
 ) -> AbstractContextManager[server.Running]:  # fmt: skip
     """The server that answers: the run's shared one, or one of this evaluation alone."""
     owner = server.owner_of_this_run() if engine.keep_alive else None
     if owner is None:
-        return server.private(engine.kind, make, log, engine.startup_timeout_s, meanwhile)
-    started = make(0)
+        return server.private(engine.kind, make, log, engine.startup_timeout_s, meanwhile, wanted)
+    started = make(0, Lease())
     argv = started.argv
     if engine.kind == "transformers":  # its server loads any model by name, so the one that it began with does not count
         at = argv.index("--model")
         argv = argv[:at] + argv[at + 2 :]
     key = sha256_text(json.dumps([argv, sorted(started.env.items()), adapters.sha256(lora) if lora else "", content]))[:24]
     return server.shared(
-        engine.kind, key, make, log, engine.startup_timeout_s, meanwhile, owner=owner, idle_s=engine.keep_alive_idle_s, gpu=bool(gpus)
+        engine.kind, key, make, log, engine.startup_timeout_s, meanwhile, owner=owner, idle_s=engine.keep_alive_idle_s, wanted=wanted
     )
 
 

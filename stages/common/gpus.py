@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from stages.common.errors import PawlError
 
 _FIELDS = ("index", "uuid", "name", "memory.total", "memory.free", "driver_version", "compute_cap", "mig.mode.current")
 _PATIENCE_S = 20.0
@@ -82,8 +84,8 @@ def _shown(version: tuple[int, int]) -> str:
 def visible() -> list[Card]:
     """The GPUs that CUDA shows to this process, in its order: those that CUDA_VISIBLE_DEVICES names, by number or UUID, else all.
 
-    CUDA stops at the first name that it does not know. A MIG instance is named by a UUID of its own and counts as the GPU that it is part
-    of, with the memory of the whole.
+    CUDA stops at the first name that it does not know. A MIG instance has a name of its own and counts as the GPU that it is part of, with
+    the memory of the whole.
     """
     found = cards()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -102,5 +104,30 @@ def _named(name: str, found: list[Card]) -> Card | None:
     if name.isdigit():
         return next((card for card in found if card.index == int(name)), None)
     if name.startswith("MIG-"):
-        return next((card for card in found if card.mig), None)
+        return next((replace(card, uuid=name) for card in found if card.mig), None)
     return next((card for card in found if name and card.uuid.startswith(name)), None)
+
+
+def usable() -> list[Card]:
+    """The visible GPUs that can compute. Of divided ones (MIG) CUDA shows a process a single instance, and only without whole ones.
+
+    Raises:
+        PawlError: GPUs are visible, and none of them can compute.
+    """
+    found = visible()
+    able = [card for card in found if not card.obstacle()]
+    if found and not able:
+        raise PawlError(
+            f"GPU {found[0].index} ({found[0].name}) cannot be used: {found[0].obstacle()}",
+            where="nvidia-smi",
+            fix="update the NVIDIA driver; or compute on the CPU: export CUDA_VISIBLE_DEVICES='' (training: train.device=cpu)",
+        )
+    return [card for card in able if not card.mig] or able[:1]
+
+
+def alike(found: list[Card]) -> list[Card]:
+    """Those of the kind that has most memory: a model is served by equal GPUs, and a small one for the display is left alone."""
+    if not found:
+        return []
+    largest = max(found, key=lambda card: card.total_gib)
+    return [card for card in found if card.name == largest.name]

@@ -4,7 +4,8 @@ python -m stages.common.server STATE           keeps a shared server (`shared` s
 
 A shared server belongs to the runs that asked for it (their `dvc repro`): a keeper process holds it while one of them lives or an
 evaluation uses it, and ends it when neither is so, when it was idle for its time, when another server is wanted in its place, or, on
-a GPU, when training begins. Locks say who is alive, and the kernel drops those of a killed process.
+a GPU, when training begins or when another run has waited a while for the GPU. Locks say who is alive, and the kernel drops those of a
+killed process. A server on GPUs holds their leases (lease.py).
 """
 
 from __future__ import annotations
@@ -28,11 +29,17 @@ from stages.common import process
 from stages.common.commands import Command
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, write_json
+from stages.common.lease import Lease, Wanted, exclusive, leased, take
 from stages.common.redaction import redact_file
 from stages.common.server_log import last_words
 
 _POLL_S = 0.25
 _YIELD_S = 60.0  # how long another server may take to end when this one is wanted
+_IDLE_S = 20.0  # after which a server ends if another run waits for its GPU; the next evaluation of a run begins sooner
+_FRESH_S = 10.0  # a run that waits says so again and again
+
+Make = Callable[[int, Lease], Command]
+"""The command of a server that listens on a port and computes on leased GPUs."""
 
 
 class ServerDiedError(PawlError):
@@ -55,58 +62,55 @@ def free_port() -> int:
 
 
 @contextmanager
-def private(name: str, make: Callable[[int], Command], log: Path, startup_s: float, meanwhile: Callable[[], None]) -> Iterator[Running]:
-    """A server for as long as the block lasts, and not longer than this process. `make` gives the command for a port.
+def private(
+    name: str, make: Make, log: Path, startup_s: float, meanwhile: Callable[[], None], wanted: Wanted | None = None
+) -> Iterator[Running]:
+    """A server for as long as the block lasts, and not longer than this process. `wanted`: the GPUs to lease for it.
 
     Raises:
-        PawlError: it does not get ready (its last lines are in the error).
+        PawlError: it does not get ready (its last lines are in the error), or no GPU becomes free.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
-    started = make(free_port())
-    server = process.start(started.argv, log=log, env={**started.env, "PYTHONPATH": str(ROOT)})
-    try:
-        running = Running(started.port, lambda: _check(server.poll() is not None, server, log))
-        await_ready(name, running, log, startup_s, meanwhile)
-        yield running
-    finally:
-        process.stop(server)
-        redact_file(log)
+    with leased(wanted or Wanted(), f"{name} server") as lease:
+        started = make(free_port(), lease)
+        server = process.start(started.argv, log=log, env={**started.env, "PYTHONPATH": str(ROOT)})
+        try:
+            running = Running(started.port, lambda: _check(server.poll() is not None, server, log))
+            await_ready(name, running, log, startup_s, meanwhile)
+            yield running
+        finally:
+            process.stop(server)
+            redact_file(log)
 
 
 @contextmanager
 def shared(
-    name: str, key: str, make: Callable[[int], Command], log: Path, startup_s: float, meanwhile: Callable[[], None], *,
-    owner: int, idle_s: float, gpu: bool,
+    name: str, key: str, make: Make, log: Path, startup_s: float, meanwhile: Callable[[], None], *,
+    owner: int, idle_s: float, wanted: Wanted | None = None,
 ) -> Iterator[Running]:  # fmt: skip
     """The run's server with this key, started where there is none; it goes on when the block ends.
 
     Args:
         key: hash of all that shapes the server; another key is another server.
         owner: the process with which it ends.
+        wanted: the GPUs to lease for it; None: the CPU serves.
 
     Raises:
-        PawlError: it does not get ready (its last lines are in the error).
+        PawlError: it does not get ready (its last lines are in the error), or no GPU becomes free.
     """
     folder = ROOT / ".pawl" / "serve"
     folder.mkdir(parents=True, exist_ok=True)
     state, use = folder / f"{key}.json", folder / f"{key}.use"
     with open(use, "a", encoding="utf-8") as lock:
-        with _exclusive(folder / "start"):
+        with exclusive(folder / "start"):
             fcntl.flock(lock, fcntl.LOCK_SH)  # before it is looked for: from here on the keeper does not end it as unused
             known = _read(state)
             if known is None:
                 _make_room(folder, state)
                 log.parent.mkdir(parents=True, exist_ok=True)
                 log.write_bytes(b"")
-                started = make(free_port())
-                known = {
-                    "argv": started.argv, "env": started.env, "port": started.port, "log": str(log), "owners": [], "idle_s": idle_s,
-                    "gpu": gpu,
-                }  # fmt: skip
-                state.with_suffix(".stop").unlink(missing_ok=True)  # meant for the one before
-                write_json(state, known | {"owners": [owner]})
-                _start_keeper(state, log)
+                known = _start(name, make, state, log, {"owners": [owner], "idle_s": idle_s}, wanted)
             elif owner not in known["owners"]:
                 write_json(state, known | {"owners": [*known["owners"], owner]})
         served = Path(known["log"])
@@ -198,24 +202,41 @@ def keep(state: Path) -> int:
                 known = _read_json(state) or known
                 orphaned = not any(process.alive(owner) for owner in known["owners"])
                 unwanted = state.with_suffix(".stop").exists() or (known["gpu"] and _training(state.parents[1]))
-                if orphaned or unwanted or time.monotonic() - last_used > known["idle_s"]:
+                idle_s = min(known["idle_s"], _IDLE_S) if _is_waited_for(state) else known["idle_s"]
+                if orphaned or unwanted or time.monotonic() - last_used > idle_s:
                     break  # with the lock: who wants it now waits, and finds it gone
                 fcntl.flock(use, fcntl.LOCK_UN)
         finally:
             process.stop(server)
             redact_file(Path(known["log"]))
-            for suffix in (".json", ".stop"):
+            for suffix in (".json", ".stop", ".wanted"):
                 state.with_suffix(suffix).unlink(missing_ok=True)
     return 0
 
 
-def _start_keeper(state: Path, log: Path) -> None:
+def _start(name: str, make: Make, state: Path, log: Path, about: dict[str, Any], wanted: Wanted | None) -> dict[str, Any]:
+    """Start a server and its keeper, which takes over the leases. Returns what is known of it."""
+    lease = take(wanted or Wanted(), f"{name} server")
+    try:
+        started = make(free_port(), lease)
+        known = about | {"argv": started.argv, "env": started.env, "port": started.port, "log": str(log), "gpu": wanted is not None}
+        for suffix in (".stop", ".wanted"):
+            state.with_suffix(suffix).unlink(missing_ok=True)  # meant for the one before
+        write_json(state, known)
+        _start_keeper(name, state, log, lease)
+    finally:
+        lease.close()
+    return known
+
+
+def _start_keeper(name: str, state: Path, log: Path, lease: Lease) -> None:
     """Start a keeper and wait until it holds its lock, so that from then on its end can be seen."""
     with open(log, "ab") as file:
         keeper = subprocess.Popen(
             [sys.executable, "-m", "stages.common.server", str(state)], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-            start_new_session=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, pass_fds=lease.descriptors(),
         )  # fmt: skip
+    lease.note(f"{name} server", keeper.pid, serves=state)
     while not process.locked(state.with_suffix(".alive")):
         if keeper.poll() is not None:
             state.unlink(missing_ok=True)
@@ -246,6 +267,14 @@ def _read_json(state: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def _is_waited_for(state: Path) -> bool:
+    """Whether another run waits for this server's GPU."""
+    try:
+        return time.time() - state.with_suffix(".wanted").stat().st_mtime < _FRESH_S
+    except OSError:
+        return False
+
+
 def _training(folder: Path) -> bool:
     """Whether a process holds the train stage's lock; asked of the kernel's list, since trying the lock could fail the stage."""
     try:
@@ -253,13 +282,6 @@ def _training(folder: Path) -> bool:
         return any(f":{inode} " in line for line in Path("/proc/locks").read_text(encoding="ascii").splitlines())
     except OSError:
         return False
-
-
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    with open(path, "a", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":

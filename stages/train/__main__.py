@@ -21,7 +21,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from stages.common import detect
+from stages.common import detect, lease
 from stages.common.config import compose, load_params, read_params
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, to_json, write_json, write_text
@@ -31,7 +31,7 @@ from stages.common.schema import Evaluate, Launcher, Train
 from stages.train import checkpoints, result
 from stages.train.arguments import arguments
 from stages.train.known import REFUSED, check_extra
-from stages.train.launch import devices, launch, placed
+from stages.train.launch import devices, environment, launch, placed, wanted
 from stages.train.losses import losses_csv, summarize, trainer_state
 from stages.train.rows import count_rows, has_eval
 
@@ -116,18 +116,18 @@ def check(overrides: list[str]) -> dict[str, Any]:
         params = read_params("train", "launcher", "engine.kind", "evaluate", "data", "model", "judge", path=path)
         check_extra(params.train.extra)
         base, model = base_model()
-        os.environ |= {
-            "HF_HUB_OFFLINE": "1",
-            "DISABLE_VERSION_CHECK": "1",
-            "LLAMAFACTORY_VERBOSITY": "ERROR",
-            "TOKENIZERS_PARALLELISM": "false",
-        }
+        launcher = placed(params.train, params.launcher)
+        config = configuration(params.train, launcher, model, params.evaluate)
+        os.environ |= environment(Path(folder), bool(config["use_cpu"]), params.train.parallel)
+        os.environ["LLAMAFACTORY_VERBOSITY"] = "ERROR"
+        gpus, waits = lease.likely(wanted(launcher, bool(config["use_cpu"])))
+        os.environ |= lease.environment(gpus)  # before torch looks for them
         from stages.train import preflight
 
-        launcher = placed(params.train, params.launcher)
         found = preflight.check(
-            params.train, launcher, config=configuration(params.train, launcher, model, params.evaluate), engine=params.engine.kind,
-            data=str(DATA), served=served(model, params.evaluate), rebuilt=rebuilt(params.data, params.train),
+            params.train, launcher, config=config, engine=params.engine.kind, data=str(DATA), served=served(model, params.evaluate),
+            rebuilt=rebuilt(params.data, params.train),
+            free_gib=min(card.total_gib for card in gpus) if waits else None,
         )  # fmt: skip
         found["warnings"] += detect.few(ROOT / "data/benchmark/val", params.judge)
         if params.model.name != base["name"]:

@@ -19,7 +19,8 @@ from typing import Any
 from stages.common import process
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, read_json, write_json
-from stages.common.gpus import visible
+from stages.common.gpus import usable
+from stages.common.lease import Wanted, leased
 from stages.common.schema import Launcher, Train
 from stages.train import checkpoints
 from stages.train import log as logs
@@ -76,18 +77,19 @@ def launch(
     if resume:
         print(f"train: goes on from step {resume.name.rpartition('-')[2]}, where an earlier attempt was ended")
         config = config | {"resume_from_checkpoint": str(resume)}
-    begun, progress = time.monotonic(), _Progress(folder)
-    try:
-        for argv in plan(config, train, launcher, folder, engine, served, micro=bool(train.micro_steps) and not resume):
-            code = process.run(
-                argv, log=LOG, env=environment(folder, launcher, bool(config["use_cpu"]), train.parallel),
-                timeout_s=max(1.0, timeout_s - (time.monotonic() - begun)), watch=progress,
-            )  # fmt: skip
-            if code:
-                raise failure(code, folder, LOG, timeout_s)
-    finally:
-        with suppress(OSError):  # a full disk is told by what failed
-            logs.keep(LOG)
+    progress = _Progress(folder)
+    with leased(wanted(launcher, bool(config["use_cpu"])), "train") as gpus:
+        begun = time.monotonic()
+        env = environment(folder, bool(config["use_cpu"]), train.parallel) | gpus.environment()
+        try:
+            for argv in plan(config, train, launcher, folder, engine, served, micro=bool(train.micro_steps) and not resume):
+                left_s = max(1.0, timeout_s - (time.monotonic() - begun))
+                code = process.run(argv, log=LOG, env=env, timeout_s=left_s, watch=progress)
+                if code:
+                    raise failure(code, folder, LOG, timeout_s)
+        finally:
+            with suppress(OSError):  # a full disk is told by what failed
+                logs.keep(LOG)
     progress()  # what came after the last look
     figures = read_json(folder / "figures.json") if launcher.node_rank == 0 else {}
     return Run(time.monotonic() - begun, peak_gib(), figures, read_json(folder / "preflight.json"))
@@ -99,7 +101,16 @@ def devices(train: Train, launcher: Launcher) -> int:
         return 0
     if launcher.kind == "ray" and launcher.address:
         return cluster_gpus(launcher.address)
-    return len(visible())
+    return len(usable())
+
+
+def wanted(launcher: Launcher, use_cpu: bool) -> Wanted:
+    """The GPUs of this machine to lease: one for one process, one for each process of torchrun. Ray places its workers itself."""
+    if use_cpu or launcher.kind == "ray":
+        return Wanted()
+    cards = usable()
+    count = 1 if launcher.kind == "local" else min(launcher.workers or len(cards), len(cards))
+    return Wanted(cards, count, count)
 
 
 def placed(train: Train, launcher: Launcher) -> Launcher:
@@ -160,8 +171,8 @@ def torchrun(launcher: Launcher) -> list[str]:
     return [*argv, "--nnodes", str(launcher.nodes), "--node_rank", str(launcher.node_rank), *where]
 
 
-def environment(folder: Path, launcher: Launcher, use_cpu: bool, parallel: str) -> dict[str, str]:
-    """What the trainer sees beside our own environment: everything local, and caches that go with the run."""
+def environment(folder: Path, use_cpu: bool, parallel: str) -> dict[str, str]:
+    """What the trainer sees beside our own environment and its GPUs: everything local, and caches that go with the run."""
     env = {
         "HF_HUB_OFFLINE": "1",
         "DISABLE_VERSION_CHECK": "1",
@@ -171,8 +182,6 @@ def environment(folder: Path, launcher: Launcher, use_cpu: bool, parallel: str) 
     }
     if use_cpu:
         env["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin while they wait slow each other down where other work shares the cores
-    elif launcher.kind == "local":
-        env["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]  # one process, so one GPU
     if parallel == "fsdp":
         env["FSDP_STATE_DICT_TYPE"] = "FULL_STATE_DICT"  # else the saved model is a shard of each process
     return env

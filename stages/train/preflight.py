@@ -29,7 +29,7 @@ def check_job(job: dict[str, Any]) -> dict[str, Any]:
 
 def check(
     train: Train, launcher: Launcher, *, config: dict[str, Any], engine: str, data: str, served: dict[str, Any], micro: str = "",
-    rebuilt: bool = False,
+    rebuilt: bool = False, free_gib: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Every check, cheap ones first.
 
@@ -40,6 +40,7 @@ def check(
         data: the folder data/train.
         micro: a folder for the longest rows, where a micro run wants them.
         rebuilt: data/train is of another configuration and will be built anew, so what its rows say is a warning.
+        free_gib: memory of each GPU when the training will get it, if others still use it; None: it is looked at.
 
     Returns:
         {"config", "memory", "warnings"}, and `longest_tokens` of the training rows.
@@ -70,7 +71,7 @@ def check(
     warnings += short_training(train, rows, steps(train, rows.train, count))
     if not order and train.stage != "pt":
         warnings.append(f"the rows are not those of stage {train.stage}, so memory is told for rows of train.cutoff_len")
-    need, more = check_memory(model, train, targets, launcher, longest, gpu=not config["use_cpu"])
+    need, more = check_memory(model, train, targets, launcher, longest, gpu=not config["use_cpu"], free_gib=free_gib)
     checkpoints = check_disk(model, train, targets, launcher, Path(config["output_dir"]))
     if not resumable(train, launcher.nodes) and launcher.checkpoint_steps:
         kind = "kind of training" if launcher.nodes == 1 else "training, whose nodes have a folder each"
@@ -241,7 +242,7 @@ def ends(folder: Path, tokenizer: Any) -> set[int]:
 
 
 def check_memory(
-    model: Any, train: Train, targets: list[str], launcher: Launcher, longest: int, *, gpu: bool
+    model: Any, train: Train, targets: list[str], launcher: Launcher, longest: int, *, gpu: bool, free_gib: float | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Refuse what cannot fit into one GPU (or this machine); between what fits and what cannot lies the estimate's error: a warning."""
     size = memory.shape(model, train, targets)
@@ -253,7 +254,7 @@ def check_memory(
     tokens = train.cutoff_len if train.packing or train.stage == "pt" else -(-longest // 8) * 8  # the collator pads to a multiple of 8
     parts = memory.estimate(size, train, tokens=tokens, **where)
     total = parts["total"]
-    limit = available_gib(train, launcher, total, gpu=gpu)
+    limit = free_gib or available_gib(train, launcher, total, gpu=gpu)
     rank = train.lora_rank * (2 if train.pissa_init else 1)
     need = {
         "per": "GPU" if gpu else "process", "estimate_gib": {name: round(value, 3) for name, value in parts.items()},

@@ -17,6 +17,7 @@ import pytest
 from stages.common import adapter as adapters
 from stages.common import commands, engine, llm, server
 from stages.common.errors import PawlError
+from stages.common.lease import Wanted, leased
 from stages.common.models import fixed_date
 from stages.common.placement import Split
 from stages.common.schema import Engine
@@ -374,9 +375,10 @@ def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu_machine):
         seen = []
 
         @contextmanager
-        def running(given: Engine, start, *rest: object, **more: object) -> Iterator[server.Running]:
-            seen.append(start(9100))
-            yield server.Running(9100, lambda: None)
+        def running(given: Engine, start, *rest: object, wanted: Wanted, **more: object) -> Iterator[server.Running]:
+            with leased(wanted, "test") as lease:
+                seen.append(start(9100, lease))
+                yield server.Running(9100, lambda: None)
 
         monkeypatch.setattr(engine, "_running", running)
         with engine.serve(settings("vllm", dtype="bfloat16", **changes), model, None, log=tmp_path / "log") as endpoint:

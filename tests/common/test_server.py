@@ -19,6 +19,7 @@ from stages.common import server
 from stages.common.commands import Command
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
+from stages.common.lease import Lease, Wanted
 from tests.common.test_engine import SERVER
 
 
@@ -36,11 +37,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def shared(
     root: Path, key: str = "k", owner: int | None = None, idle_s: float = 60, gpu: bool = False
 ) -> AbstractContextManager[server.Running]:
-    def make(port: int) -> Command:
+    def make(port: int, lease: Lease) -> Command:
         return Command([sys.executable, str(root / "server.py"), "--port", str(port)], "m")
 
     owner = os.getpid() if owner is None else owner
-    return server.shared("fake", key, make, root / f"{key}.log", 20, lambda: None, owner=owner, idle_s=idle_s, gpu=gpu)
+    wanted = Wanted() if gpu else None
+    return server.shared("fake", key, make, root / f"{key}.log", 20, lambda: None, owner=owner, idle_s=idle_s, wanted=wanted)
 
 
 def wait(true: object, seconds: float = 10) -> None:
@@ -131,7 +133,7 @@ def test_a_server_that_does_not_start_shows_its_last_lines(root: Path) -> None:
 def test_a_port_that_another_program_took_is_not_taken_for_the_server(root: Path) -> None:
     with shared(root) as other:
 
-        def make(port: int) -> Command:
+        def make(port: int, lease: Lease) -> Command:
             return Command([sys.executable, str(root / "server.py"), "--port", str(other.port)], "m")
 
         with pytest.raises(server.ServerDiedError, match=r"(?s)ended with code 1.*Address already in use"):

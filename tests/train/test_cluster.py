@@ -49,7 +49,7 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
     )
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setattr(launch, "visible", list)
+    monkeypatch.setattr(launch, "usable", list)
     monkeypatch.setattr(stage, "has_eval", lambda data: False)
     cluster.cluster_gpus.cache_clear()
     yield has

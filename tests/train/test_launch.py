@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stages.common import lease
 from stages.common.config import compose, read_params
 from stages.common.errors import PawlError
 from stages.common.files import write_json
@@ -17,6 +19,7 @@ from stages.common.schema import Launcher
 from stages.train import __main__ as stage
 from stages.train import launch, result
 from stages.train.losses import losses_csv, summarize, trainer_state
+from tests.gpu_machines import H100
 from tests.train.rows import write_data
 from tests.train.test_arguments import train
 from tests.train.test_checkpoints import saved
@@ -80,10 +83,28 @@ def test_ray_runs_each_training_in_its_cluster(tmp_path: Path) -> None:
     assert [line.split()[0] for line in found] == ["stages.train.worker", "stages.train.cluster", "stages.train.cluster"]
 
 
-def test_a_single_process_sees_a_single_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    assert launch.environment(tmp_path, launcher(folder=tmp_path), False, "none")["CUDA_VISIBLE_DEVICES"] == "2"
-    assert "CUDA_VISIBLE_DEVICES" not in launch.environment(tmp_path, launcher("launcher=torchrun", folder=tmp_path), False, "none")
+@pytest.mark.parametrize(
+    ("overrides", "chosen", "free", "shown"),
+    [
+        ([], None, [80, 80], "0"), ([], None, [1, 80], "1"), ([], "2,3", [80, 80, 1, 70], "3"),
+        (["launcher=torchrun"], None, [80, 1], "0,1"), (["launcher=torchrun"], "1,2", [80, 80, 80, 80], "1,2"),
+        (["launcher=torchrun", "launcher.workers=2"], None, [1, 80, 80], "1,2"),
+        (["launcher=ray", "launcher.workers=2"], None, [80, 80], None),
+    ],
+)  # fmt: skip
+def test_a_training_gets_as_many_gpus_as_it_has_processes_and_the_free_ones(
+    tmp_path: Path, gpu_machine, monkeypatch: pytest.MonkeyPatch, overrides: list[str], chosen: str | None, free: list[int],
+    shown: str | None,
+) -> None:  # fmt: skip
+    """Ray places its workers itself."""
+    gpu_machine(*(replace(H100, free=gib * 1024) for gib in free))
+    monkeypatch.setattr(lease, "_SETTLE_S", -1.0)
+    if chosen:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
+    asked = launch.wanted(launcher(*overrides, folder=tmp_path), use_cpu=False)
+    with lease.leased(asked, "train") as gpus:
+        assert gpus.environment().get("CUDA_VISIBLE_DEVICES") == shown
+    assert not launch.wanted(launcher(*overrides, folder=tmp_path), use_cpu=True).cards
 
 
 OOM = "x\nRuntimeError: [enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: out of memory"
