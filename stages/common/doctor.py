@@ -31,6 +31,10 @@ DISK_GIB = 12
 
 KEYS = ("OPENAI_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_TOKEN", "LEEROOPEDIA_API_KEY")
 """Keys that Pawl, or a library under it, looks for; those that params.yaml names as api_key_env come on top."""
+ELSEWHERE = {
+    "darwin": "macOS, whose GPUs are not used either",
+    "win32": "Windows: use WSL 2 (docs/gpu.md)",
+}
 PATIENCE_S = 3.0
 """For an endpoint to answer."""
 
@@ -71,6 +75,8 @@ def missing() -> dict[str, str]:
         lacks["vllm"] = "vLLM's CPU build is in .venv-serve: engine=vllm cannot run here (make serve-env on a machine with a GPU)"
     else:
         lacks["vllm_cpu"] = "vLLM's GPU build is in .venv-serve: engine=vllm_cpu cannot run here"
+        if "gpu" not in lacks and (reason := no_compiler(main_root() / ".venv-serve/bin/python")):
+            lacks["compiler"] = reason
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         lacks["browser"] = "no chromium and chromedriver on the path: the page is not tested in a browser (apt-get install chromium-driver)"
     if not has_rooms():
@@ -80,6 +86,22 @@ def missing() -> dict[str, str]:
     if os.geteuid() != 0 or sys.platform != "linux":
         lacks["mount"] = "not root on Linux: the full-disk tests, which mount a small tmpfs, are skipped"
     return lacks
+
+
+def no_compiler(python: Path) -> str:
+    """Why Triton cannot compile the launchers of vLLM's kernels, "" if it can (triton/runtime/build.py, 3.6)."""
+    code = "import sysconfig; print(sysconfig.get_paths('posix_prefix')['include'])"
+    try:
+        told = subprocess.run([str(python), "-I", "-c", code], capture_output=True, text=True).stdout
+    except OSError:
+        told = ""
+    headers = Path(told.strip() or python) / "Python.h"
+    compiler = os.environ.get("CC") or "gcc"
+    if not shutil.which(compiler) and not shutil.which("clang"):
+        return "no C compiler: engine=vllm cannot start on a GPU (apt-get install gcc, or name one in CC)"
+    if not headers.is_file():
+        return f"no {headers}: engine=vllm cannot start on a GPU (apt-get install python3-dev of that Python)"
+    return ""
 
 
 def checks() -> list[tuple[bool, str]]:
@@ -149,14 +171,14 @@ def can(lacks: dict[str, str], served: str) -> list[tuple[bool, str]]:
     """What the present machine can run, in the words of conf/."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpu, serve = "gpu" not in lacks, "serve" not in lacks
-    on_gpu, on_cpu = serve and gpu and "vllm" not in lacks, serve and "vllm_cpu" not in lacks
+    on_gpu, on_cpu = serve and gpu and not {"vllm", "compiler"} & lacks.keys(), serve and "vllm_cpu" not in lacks
     where = "on the GPU" if gpu else "on the CPU: models up to about half a billion parameters in reasonable time"
     ray = importlib.util.find_spec("ray") is not None
     return [
         (memory >= 7.5, f"make run: the default, fine-tuning {where}"),
         (True, "engine=transformers: evaluation in the main environment"),
         (on_cpu, f"engine=vllm_cpu{': ' + served if on_cpu else ''}"),
-        (on_gpu, f"engine=vllm{': ' + served + ' (not yet run on a GPU by its makers)' if on_gpu else ''}"),
+        (on_gpu, f"engine=vllm{': ' + served if on_gpu else ''}"),
         (True, "engine=external: any OpenAI-compatible server"),
         (ray, "launchers on Ray: a cluster that this machine joins"),
     ]
@@ -166,12 +188,19 @@ def main() -> int:
     argparse.ArgumentParser(
         prog="python -m stages.common.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
+    if sys.platform != "linux":
+        print(f"BAD  {ELSEWHERE.get(sys.platform, sys.platform)}: Pawl runs on Linux alone (/proc, file locks, namespaces)")
+        return 1
     results, lacks, served = checks(), missing(), serving()
     for good, line in results:
         print(f"{'ok  ' if good else 'BAD '} {line}")
     for card in gpus.cards():
         note = card.obstacle() or card.remark()
         print(f"{'BAD ' if card.obstacle() else 'ok  '} GPU {card.index}: {card}{f': {note}' if note else ''}")
+    for line in gpus.remarks():
+        print(f"note {line}")
+    if "gpu" not in lacks and (note := gpus.untried()):
+        print(f"note {note}")
     if served:
         print(f"ok   .venv-serve: {served}")
     for reason in lacks.values():

@@ -16,7 +16,7 @@ from stages.common import placement, server, web
 from stages.common.commands import Command, command, engine_version, interpreter
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, main_root, read_json, sha256_folder, sha256_text
-from stages.common.gpus import Card, alike, usable
+from stages.common.gpus import Card, alike, share, untried, usable
 from stages.common.lease import Lease, Wanted
 from stages.common.llm import api_key
 from stages.common.models import template_text
@@ -24,6 +24,8 @@ from stages.common.schema import Engine
 
 _INVARIANT_FROM = (8, 0)
 """Compute capability from which vLLM 0.32 and later offer batch invariance (docs.vllm.ai, features/batch_invariance)."""
+_WORTH = 0.75
+"""Share of a GPU's memory that makes it worth taking at once: a desktop leaves as much."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,8 @@ def serve(
             "engine=vllm serves on GPUs, and none is visible here", where="engine.kind",
             fix="run Pawl on a machine with a GPU, or choose engine=external, engine=vllm_cpu or engine=transformers",
         )  # fmt: skip
+    if engine.kind == "vllm" and (note := untried()):
+        print(f"evaluate: {note}")
     python = interpreter(engine.kind)
     fingerprint = {
         "engine": engine.kind, "engine_version": engine_version(engine.kind, python), "dtype": engine.dtype,
@@ -154,13 +158,20 @@ def _wanted(engine: Engine, split: placement.Split, gpus: list[Card]) -> Wanted:
     """The GPUs to lease: at least those of one copy. A clone made by DVC takes no more, since others work beside it."""
     one = len(gpus) if engine.nodes > 1 else split.tensor
     alone = main_root() == ROOT.resolve()
-    return Wanted(gpus, one, one * split.data if alone else one, engine.gpu_memory_utilization if engine.kind == "vllm" else 0.5)
+    share = min(engine.gpu_memory_utilization, _WORTH) if engine.kind == "vllm" else 0.5
+    return Wanted(gpus, one, one * split.data if alone else one, share)
 
 
 def _command(
     engine: Engine, model_dir: Path, adapter: Path | None, split: placement.Split, python: str, invariant: bool, port: int, lease: Lease
 ) -> Command:
-    """As many copies as the leased GPUs hold; one for an empty lease, so that what is the same server otherwise has an equal command."""
+    """As many copies as the leased GPUs hold, and of their memory no more than is free.
+
+    For an empty lease one copy and the share as it is set: what is the same server otherwise then has an equal command.
+    """
+    if engine.kind == "vllm" and lease.cards:
+        engine = copy.copy(engine)
+        engine.gpu_memory_utilization = share(engine.gpu_memory_utilization, lease.cards)
     copies = max(1, len(lease.cards) // split.tensor) if split.tensor and engine.nodes == 1 else 1
     spread = placement.Split(split.tensor, copies)
     started = command(engine, model_dir, adapter, port=port, split=spread, python=python, invariant=invariant)
@@ -172,7 +183,8 @@ def _running(
     content: list[Any],
 ) -> AbstractContextManager[server.Running]:  # fmt: skip
     """The server that answers: the run's shared one, or one of this evaluation alone."""
-    owner = server.owner_of_this_run() if engine.keep_alive else None
+    makes_way = wanted is None or server.training_can_be_seen()
+    owner = server.owner_of_this_run() if engine.keep_alive and makes_way else None
     if owner is None:
         return server.private(engine.kind, make, log, engine.startup_timeout_s, meanwhile, wanted)
     started = make(0, Lease())

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from stages.common.errors import PawlError
+from stages.common.files import main_root, write_json
 
 _FIELDS = ("index", "uuid", "name", "memory.total", "memory.free", "driver_version", "compute_cap", "mig.mode.current")
+UNTRIED = "not yet run on a GPU by its makers; 'make gpu-check' proves it on this machine in 10 minutes"
+"""Said by doctor, `--check` and a vLLM server until gpu-check has passed here. Empty, it is said nowhere."""
+_WSL = "/usr/lib/wsl/lib/nvidia-smi"
+"""Where Windows puts it into WSL 2, which is on the path of no cron job, service or SSH command."""
+_PROOF = Path(".pawl/gpu-check.json")
 _PATIENCE_S = 20.0
+_SPARE_GIB = 1.0
+"""Of what is free on a GPU, left over: CUDA takes some for itself before vLLM looks, and a desktop needs a little more at times."""
 DRIVER = (580, 65)
 """The least driver for CUDA 13, which the pinned torch and vLLM are built for (NVIDIA's CUDA 13.0 release notes)."""
 CAPABILITY = (7, 5)
@@ -52,7 +64,7 @@ class Card:
 
 def cards() -> list[Card]:
     """Every GPU of the machine; empty if there is none or the driver does not answer."""
-    if not (smi := shutil.which("nvidia-smi")):
+    if not (smi := shutil.which("nvidia-smi") or shutil.which(_WSL)):
         return []
     query = [smi, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
@@ -98,6 +110,70 @@ def visible() -> list[Card]:
             break
         shown.append(card)
     return shown
+
+
+def remarks(root: Path = Path("/")) -> list[str]:
+    """What to know of this machine beside what each card says, a line each: GPUs that Pawl cannot use, and traps."""
+    found = []
+    if not cards():
+        if (root / "dev/kfd").exists():
+            found.append("an AMD GPU is here: Pawl uses NVIDIA GPUs alone, so the CPU computes")
+        if (root / "dev/nvidia0").exists() or (root / "proc/driver/nvidia/version").exists():
+            found.append(
+                "an NVIDIA driver is here, but nvidia-smi is missing or does not answer: the GPU is not used "
+                "(a container needs NVIDIA's container toolkit and the capability 'utility')"
+            )
+    names = sorted({card.name for card in visible()})
+    if len(names) > 1:
+        found.append(
+            f"GPUs of several kinds are visible ({', '.join(names)}): those with most memory serve, and a training "
+            "on several takes all: name those to use in CUDA_VISIBLE_DEVICES"
+        )
+    if not (root / "proc/locks").exists():
+        found.append("no /proc/locks (a sandbox such as gVisor): on a GPU each evaluation starts a server of its own")
+    return found
+
+
+def untried() -> str:
+    """What to say before a GPU is used: UNTRIED, or "" if gpu-check has passed on GPUs and a driver like these."""
+    try:
+        proof = json.loads((main_root() / _PROOF).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return UNTRIED
+    return "" if proof == machine() else UNTRIED
+
+
+def machine() -> dict[str, list[str]]:
+    """What a proof by gpu-check holds for: the kinds of GPU here, and their driver."""
+    found = cards()
+    return {"gpus": sorted({card.name for card in found}), "drivers": sorted({card.driver for card in found})}
+
+
+def prove() -> None:
+    """Write down that gpu-check has passed on this machine."""
+    write_json(main_root() / _PROOF, machine())
+
+
+def share(wanted: float, taken: Sequence[Card]) -> float:
+    """The share of each of these GPUs that vLLM may take: `wanted`, or less if other programs hold a part of one now.
+
+    vLLM ends at its start if its share is not free. An instance of a divided GPU has memory of its own, which is not known here.
+
+    Raises:
+        PawlError: a GPU has no room at all.
+    """
+    uuids = {card.uuid for card in taken}
+    known = [card for card in visible() if card.uuid in uuids and card.total_gib and not card.mig]
+    if not known:
+        return wanted
+    least = min(known, key=lambda card: (card.free_gib - _SPARE_GIB) / card.total_gib)
+    room = math.floor(1000 * (least.free_gib - _SPARE_GIB) / least.total_gib) / 1000
+    if room <= 0:
+        raise PawlError(
+            f"other programs hold GPU {least.index}: {least.free_gib:.1f} of its {least.total_gib:.1f} GiB are free",
+            where=least.name, fix="end them (nvidia-smi lists them), or name other GPUs in CUDA_VISIBLE_DEVICES",
+        )  # fmt: skip
+    return min(wanted, room)
 
 
 def _named(name: str, found: list[Card]) -> Card | None:

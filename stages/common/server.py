@@ -34,6 +34,7 @@ from stages.common.redaction import redact_file
 from stages.common.server_log import last_words
 
 _POLL_S = 0.25
+_LOCKS = Path("/proc/locks")
 _YIELD_S = 60.0  # how long another server may take to end when this one is wanted
 _IDLE_S = 20.0  # after which a server ends if another run waits for its GPU; the next evaluation of a run begins sooner
 _FRESH_S = 10.0  # a run that waits says so again and again
@@ -279,9 +280,14 @@ def _training(folder: Path) -> bool:
     """Whether a process holds the train stage's lock; asked of the kernel's list, since trying the lock could fail the stage."""
     try:
         inode = (folder / "train.lock").stat().st_ino
-        return any(f":{inode} " in line for line in Path("/proc/locks").read_text(encoding="ascii").splitlines())
+        return any(f":{inode} " in line for line in _LOCKS.read_text(encoding="ascii").splitlines())
     except OSError:
         return False
+
+
+def training_can_be_seen() -> bool:
+    """Whether a shared server on a GPU learns that training begins. Some sandboxes (gVisor) have no list of locks."""
+    return _LOCKS.is_file()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from stages.common import detect, lease
 from stages.common.config import compose, load_params, read_params
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, to_json, write_json, write_text
+from stages.common.gpus import untried
 from stages.common.models import base_model, fixed_arguments, with_template
 from stages.common.process import stage_lock
 from stages.common.schema import Evaluate, Launcher, Train
@@ -118,16 +119,16 @@ def check(overrides: list[str]) -> dict[str, Any]:
         base, model = base_model()
         launcher = placed(params.train, params.launcher)
         config = configuration(params.train, launcher, model, params.evaluate)
-        os.environ |= environment(Path(folder), bool(config["use_cpu"]), params.train.parallel)
-        os.environ["LLAMAFACTORY_VERBOSITY"] = "ERROR"
+        os.environ |= environment(Path(folder), bool(config["use_cpu"]), params.train.parallel) | {"LLAMAFACTORY_VERBOSITY": "ERROR"}
         gpus, waits = lease.likely(wanted(launcher, bool(config["use_cpu"])))
         os.environ |= lease.environment(gpus)  # before torch looks for them
+        if gpus and (note := untried()):
+            print(f"train: {note}")
         from stages.train import preflight
 
         found = preflight.check(
             params.train, launcher, config=config, engine=params.engine.kind, data=str(DATA), served=served(model, params.evaluate),
-            rebuilt=rebuilt(params.data, params.train),
-            free_gib=min(card.total_gib for card in gpus) if waits else None,
+            rebuilt=rebuilt(params.data, params.train), free_gib=min(card.total_gib for card in gpus) if waits else None,
         )  # fmt: skip
         found["warnings"] += detect.few(ROOT / "data/benchmark/val", params.judge)
         if params.model.name != base["name"]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from stages.common import doctor
+from stages.common import doctor, gpus
 from tests.gpu_machines import H100
 
 
@@ -81,6 +82,8 @@ def test_a_gpu_is_told_with_its_driver_and_opens_vllm(monkeypatch, tmp_path, cap
     (tmp_path / ".venv-serve/bin/python").touch()
     (tmp_path / ".venv-serve/lib/python3.11/site-packages/vllm-0.33.0.dist-info").mkdir(parents=True)
     monkeypatch.setattr(doctor, "main_root", lambda: tmp_path)
+    monkeypatch.setattr(gpus, "main_root", lambda: tmp_path)
+    monkeypatch.setattr(doctor, "no_compiler", lambda python: "")
     assert not {"gpu", "serve"} & doctor.missing().keys()
     monkeypatch.setattr(sys, "argv", ["doctor"])
     doctor.main()
@@ -90,3 +93,59 @@ def test_a_gpu_is_told_with_its_driver_and_opens_vllm(monkeypatch, tmp_path, cap
         and "can  engine=vllm: vllm 0.33.0" in said
         and "fine-tuning on the GPU" in said
     )
+    assert "note not yet run on a GPU" in said
+    gpus.prove()
+    doctor.main()
+    assert "not yet run on a GPU" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def with_vllm(monkeypatch, tmp_path, gpu_machine):
+    """A machine with a GPU and vLLM's GPU build, whose Python has its headers in tmp_path/include and whose path is tmp_path/bin."""
+    gpu_machine(H100)
+    python = tmp_path / ".venv-serve/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\necho {tmp_path}/include\n")
+    python.chmod(0o755)
+    (tmp_path / ".venv-serve/lib/python3.11/site-packages/vllm-0.33.0.dist-info").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include/Python.h").touch()
+    (tmp_path / "bin/nvidia-smi").symlink_to(shutil.which("nvidia-smi"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(doctor, "main_root", lambda: tmp_path)
+    monkeypatch.setattr(doctor, "has_rooms", lambda user=None: True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang", "my-own-cc"])
+def test_a_compiler_of_any_name_lets_vllm_start(with_vllm, monkeypatch, compiler):
+    assert "no C compiler" in doctor.missing()["compiler"]
+    (with_vllm / "bin" / compiler).touch(mode=0o755)
+    if compiler == "my-own-cc":
+        monkeypatch.setenv("CC", compiler)
+    assert "compiler" not in doctor.missing()
+
+
+def test_a_python_without_headers_is_told_and_closes_vllm(with_vllm):
+    (with_vllm / "bin/gcc").touch(mode=0o755)
+    (with_vllm / "include/Python.h").unlink()
+    lacks = doctor.missing()
+    assert "Python.h" in lacks["compiler"] and "python3-dev" in lacks["compiler"]
+    assert (False, "engine=vllm") in doctor.can(lacks, "vllm 0.33.0")
+
+
+def test_a_python_that_does_not_run_is_no_crash(with_vllm):
+    (with_vllm / "bin/gcc").touch(mode=0o755)
+    (with_vllm / ".venv-serve/bin/python").write_text("#!/bin/sh\nexit 1\n")
+    assert "Python.h" in doctor.missing()["compiler"]
+
+
+@pytest.mark.parametrize(("platform", "words"), [("darwin", "macOS"), ("win32", "WSL 2")])
+def test_another_system_is_named_and_nothing_else_is_tried(monkeypatch, capsys, platform, words):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(sys, "argv", ["doctor"])
+    monkeypatch.setattr(doctor, "checks", None)
+    assert doctor.main() == 1
+    assert words in capsys.readouterr().out

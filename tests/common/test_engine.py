@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import pytest
 from stages.common import adapter as adapters
 from stages.common import commands, engine, llm, server
 from stages.common.errors import PawlError
-from stages.common.lease import Wanted, leased
+from stages.common.gpus import prove
+from stages.common.lease import Lease, Wanted, leased
 from stages.common.models import fixed_date
 from stages.common.placement import Split
 from stages.common.schema import Engine
@@ -398,6 +400,40 @@ def test_a_gpu_that_cannot_is_told_and_marked(model: Path, on_gpu, capsys) -> No
     fingerprint, started = on_gpu(model, TURING)
     assert "VLLM_BATCH_INVARIANT" not in started.env and fingerprint["batch_invariant"] is False
     assert "may answer a few items differently" in capsys.readouterr().out
+
+
+def test_memory_that_others_hold_changes_the_share_and_neither_fingerprint_nor_shared_server(model: Path, on_gpu) -> None:
+    free, empty = on_gpu(model, H100)
+    full, crowded = on_gpu(model, replace(H100, free=65000))
+    assert free == full
+    assert value(empty.argv, "--gpu-memory-utilization") == "0.9"
+    assert float(value(crowded.argv, "--gpu-memory-utilization")) == pytest.approx(0.784, abs=0.001)
+    named = engine._command(settings("vllm"), model, None, Split(1), "python", True, 0, Lease()).argv
+    assert value(named, "--gpu-memory-utilization") == "0.9", "what names a shared server is what was asked for"
+
+
+def test_a_server_on_a_gpu_is_not_shared_if_it_could_not_make_way(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(port: int, lease: Lease) -> commands.Command:
+        return render("vllm", model)
+
+    taken = []
+    monkeypatch.setattr(server, "owner_of_this_run", lambda: 1)
+    for name in ("private", "shared"):
+        monkeypatch.setattr(server, name, lambda *_, name=name, **__: taken.append(name))
+    for locks in (True, False):
+        monkeypatch.setattr(server, "training_can_be_seen", lambda locks=locks: locks)
+        for wanted in (None, Wanted()):
+            engine._running(settings("vllm"), start, model / "log", lambda: None, wanted=wanted, lora=None, content=[])
+    assert taken == ["shared", "shared", "shared", "private"]
+
+
+def test_a_server_on_a_gpu_says_that_this_was_not_run_until_it_was(model: Path, on_gpu, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("stages.common.gpus.main_root", lambda: tmp_path)
+    on_gpu(model, H100)
+    assert "not yet run on a GPU" in capsys.readouterr().out
+    prove()
+    on_gpu(model, H100)
+    assert "not yet run on a GPU" not in capsys.readouterr().out
 
 
 def test_vllm_without_a_gpu_is_refused_before_anything_starts(model: Path, on_gpu) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,17 @@ import pytest
 from stages.common import doctor, gpus, placement, server_log
 from stages.common.errors import PawlError
 from stages.common.placement import Split
-from tests.gpu_machines import DIVIDED, H100, MACHINES, OLD_DRIVER, TURING, VOLTA, Gpu
+from tests.gpu_machines import (
+    BUSY4090,
+    DIVIDED,
+    H100,
+    MACHINES,
+    OLD_DRIVER,
+    RTX4090,
+    TURING,
+    VOLTA,
+    Gpu,
+)
 
 
 def test_each_card_is_read_with_what_decides_on_it(gpu_machine) -> None:
@@ -72,6 +83,80 @@ def test_the_doctor_says_of_each_machine_what_it_can_run(gpu_machine, name: str)
     gpu_machine(*MACHINES[name])
     works = name not in ("no driver", "old driver")
     assert ("gpu" in doctor.missing()) == (not works)
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "wanted", "share"), [(23.5, 0.9, 0.9), (21.0, 0.9, 0.833), (10.0, 0.9, 0.375), (10.0, 0.3, 0.3)],
+)  # fmt: skip
+def test_vllm_takes_no_more_of_a_gpu_than_a_desktop_leaves(gpu_machine, free_gib: float, wanted: float, share: float) -> None:
+    gpu_machine(replace(RTX4090, total=24 * 1024, free=int(free_gib * 1024)))
+    assert gpus.share(wanted, gpus.visible()) == share
+
+
+def test_of_several_gpus_the_fullest_decides_and_a_hidden_one_does_not(gpu_machine, monkeypatch) -> None:
+    gpu_machine(replace(H100, free=40000), H100)
+    assert gpus.share(0.9, gpus.visible()) < 0.48
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert gpus.share(0.9, gpus.visible()) == 0.9
+
+
+def test_a_gpu_without_room_is_named_before_a_server_starts(gpu_machine) -> None:
+    gpu_machine(RTX4090, BUSY4090)
+    with pytest.raises(PawlError, match=r"other programs hold GPU 1: 0\.9 of its 24\.0 GiB are free") as error:
+        gpus.share(0.9, gpus.visible())
+    assert "CUDA_VISIBLE_DEVICES" in error.value.fix
+
+
+@pytest.mark.parametrize("gpu", [DIVIDED, replace(H100, total=0, free=0)])
+def test_memory_that_nobody_tells_takes_nothing_away(gpu_machine, gpu: Gpu) -> None:
+    gpu_machine(replace(gpu, free=0))
+    assert gpus.share(0.9, gpus.visible()) == 0.9
+
+
+def test_a_path_without_windows_own_tools_still_finds_the_gpu(gpu_machine, monkeypatch, tmp_path) -> None:
+    gpu_machine(RTX4090)
+    tool = shutil.which("nvidia-smi")
+    monkeypatch.setattr(gpus, "_WSL", tool)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert [card.name for card in gpus.cards()] == [RTX4090.name]
+
+
+def test_hardware_that_is_not_used_is_named(gpu_machine, tmp_path) -> None:
+    gpu_machine()
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/locks").touch()
+    assert gpus.remarks(tmp_path) == []
+    (tmp_path / "dev").mkdir()
+    for device, words in (("kfd", "AMD"), ("nvidia0", "nvidia-smi is missing")):
+        (tmp_path / "dev" / device).touch()
+        assert words in gpus.remarks(tmp_path)[-1]
+    (tmp_path / "proc/locks").unlink()
+    assert "/proc/locks" in gpus.remarks(tmp_path)[-1]
+
+
+def test_gpus_of_several_kinds_are_told_only_if_all_are_visible(gpu_machine, monkeypatch, tmp_path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/locks").touch()
+    gpu_machine(H100, RTX4090)
+    assert "several kinds" in gpus.remarks(tmp_path)[0]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert gpus.remarks(tmp_path) == []
+
+
+def test_nothing_says_untried_once_the_check_has_passed_on_these_gpus(gpu_machine, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(gpus, "main_root", lambda: tmp_path)
+    gpu_machine(H100, H100)
+    assert gpus.untried() == gpus.UNTRIED
+    gpus.prove()
+    assert gpus.untried() == ""
+    gpu_machine(H100)
+    assert gpus.untried() == "", "one of two equal GPUs"
+    gpu_machine(replace(H100, driver="590.1"))
+    assert gpus.untried() == gpus.UNTRIED
+    gpu_machine(RTX4090)
+    assert gpus.untried() == gpus.UNTRIED
+    (tmp_path / ".pawl/gpu-check.json").write_text("{")
+    assert gpus.untried() == gpus.UNTRIED
 
 
 # published config.json: attention heads, key-value heads, MLP width, hidden size, layers, weights in GiB as bfloat16
