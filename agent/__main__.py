@@ -27,7 +27,8 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from agent import adopt, commands
+from agent import commands
+from agent.run import adopt
 from stages.common.errors import run_main
 
 Add = Callable[[str, Callable[[argparse.Namespace], None], str, str], argparse.ArgumentParser]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agent.history import as_json, fit, read_history, tree
+from agent.knowledge.history import as_json, fit, read_history, tree
 from stages.common.errors import PawlError
 from stages.common.process import stage_lock
 
@@ -51,7 +51,7 @@ def resume(args: argparse.Namespace) -> None:
 @contextmanager
 def _stopped() -> Iterator[None]:
     """Ctrl-C or its like during a run: what lies in the tree, and how to go on."""
-    from agent.progress import read_run
+    from agent.run.progress import read_run
 
     try:
         yield
@@ -66,8 +66,8 @@ def _stopped() -> Iterator[None]:
 
 
 def try_one(args: argparse.Namespace) -> None:
-    from agent import execution, preflight, settings, trial, workspace
-    from agent.progress import Progress
+    from agent.run import execution, preflight, settings, trial, workspace
+    from agent.run.progress import Progress
 
     with stage_lock("agent", record_failure=False):
         commit = workspace.require_ready()
@@ -88,8 +88,8 @@ def try_one(args: argparse.Namespace) -> None:
 
 
 def restore(args: argparse.Namespace) -> None:
-    from agent import execution, workspace
-    from agent.progress import Progress, read_run
+    from agent.run import execution, workspace
+    from agent.run.progress import Progress, read_run
 
     with stage_lock("agent", record_failure=False):
         committed = execution.commit_finished()

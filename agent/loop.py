@@ -8,10 +8,12 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from agent import account, execution, experiment, history, planner, policy_llm, settings, trial, workspace
-from agent.audit import audit
-from agent.history import Record, number
-from agent.progress import Progress, Run, clock, read_run, say
+from agent.knowledge import history
+from agent.knowledge.history import Record, number
+from agent.propose import planner, policy_llm
+from agent.propose.audit import audit
+from agent.run import account, execution, experiment, settings, trial, workspace
+from agent.run.progress import Progress, Run, clock, read_run, say
 from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.process import stage_lock

@@ -22,9 +22,10 @@ from functools import partial
 from multiprocessing import Pool
 from typing import Any
 
-from agent import gates, policy_optuna
+from agent import gates
 from agent.gates import Known, Situation, Tried
-from agent.proposal import Change
+from agent.gates.proposal import Change
+from agent.propose import policy_optuna
 from benchmarks.record_runs import GRID, TABLE
 from stages.common.files import ROOT, write_text
 from stages.common.schema import Agent

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from agent.gates import fits, keys, priorities, quotes, ratio, reach, repeat, sources, specific, success, tags
 from agent.gates.known import Known, Refusal, Situation, Tried
-from agent.proposal import Option, Proposal
+from agent.gates.proposal import Option, Proposal
 
 __all__ = ["GATES", "Known", "Refusal", "Situation", "Tried", "check", "clean"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agent.gates.known import Known, Refusal
-from agent.proposal import Option, Proposal
+from agent.gates.proposal import Option, Proposal
 
 
 def check(proposal: Proposal, known: Known) -> list[Refusal]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 
-from agent.citations import without_tags
+from agent.gates.citations import without_tags
 from agent.gates.known import Known, Refusal, claims
-from agent.permissions import CLOSED, OPEN
-from agent.proposal import Proposal
+from agent.gates.permissions import CLOSED, OPEN
+from agent.gates.proposal import Proposal
 
 EXTRA = "train.extra."
 _NAME = re.compile(r"`([A-Za-z_][\w.]*)`([^`\n]{0,20})|(?<![\w./`-])([a-z][a-z0-9]*(?:[_.][a-z0-9_]+)+)(?![\w/`-]|\.\w)([^`\n]{0,20})")

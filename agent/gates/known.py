@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.citations import known_numbers
-from agent.proposal import Proposal
+from agent.gates.citations import known_numbers
+from agent.gates.proposal import Proposal
 from stages.common.schema import Agent
 
 

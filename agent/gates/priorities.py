@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from agent.gates.known import Known, Refusal
-from agent.proposal import Option, Proposal
+from agent.gates.proposal import Option, Proposal
 
 _ALONE = re.compile(
     r"hall?ucinat|confabul|fabricat|made[- ]up|mak(e|es|ing) (\S+ ){0,3}up\b|invent(s|ed|ing)?\b|factual|untruth|misinform|misnam|misquot"

@@ -5,10 +5,10 @@ For each parameter that changes, a source that is not our own is quoted about it
 
 from __future__ import annotations
 
-from agent.citations import UNVERIFIED, holds, own, tag, words
+from agent.gates.citations import UNVERIFIED, holds, own, tag, words
 from agent.gates.known import Known, Refusal
+from agent.gates.proposal import Option, Proposal, Quote
 from agent.gates.topics import concerns
-from agent.proposal import Option, Proposal, Quote
 
 FEWEST, MOST = 5, 30
 SOURCES = 2

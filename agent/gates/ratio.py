@@ -9,9 +9,9 @@ import math
 import re
 from dataclasses import replace
 
-from agent.citations import holds, normal, own, readings_at, tag
+from agent.gates.citations import holds, normal, own, readings_at, tag
 from agent.gates.known import Known, Refusal
-from agent.proposal import Change, Option, Proposal
+from agent.gates.proposal import Change, Option, Proposal
 
 _ADVICE = re.compile(
     r"\b(recommend\w*|advi[sc]e\w*|suggest\w*|should|usual\w*|typical\w*|common\w*|works? (well|best)|best|good|optimal|prefer\w*|"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent import permissions
+from agent.gates import permissions
 from agent.gates.known import Known, Refusal
-from agent.proposal import Proposal
+from agent.gates.proposal import Proposal
 
 _OPEN = ("train", "data", "model")
 

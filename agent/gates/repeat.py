@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from agent.gates.known import Known, Refusal, Tried
-from agent.proposal import Option, Proposal
+from agent.gates.proposal import Option, Proposal
 
 MISSING = object()
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import difflib
 import math
 
-from agent.citations import UNVERIFIED, normal, numbers, own, tag, tags
+from agent.gates.citations import UNVERIFIED, normal, numbers, own, tag, tags
 from agent.gates.known import Known, Refusal, claims
-from agent.proposal import Change, Option, Proposal
+from agent.gates.proposal import Change, Option, Proposal
 
 
 def check(proposal: Proposal, known: Known) -> list[Refusal]:

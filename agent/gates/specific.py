@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from agent.citations import UNVERIFIED, normal, numbers, tags
+from agent.gates.citations import UNVERIFIED, normal, numbers, tags
 from agent.gates.known import Known, Refusal
-from agent.proposal import Option, Proposal
+from agent.gates.proposal import Option, Proposal
 
 
 def check(proposal: Proposal, known: Known) -> list[Refusal]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from agent.gates.known import Known, Refusal
-from agent.proposal import METRIC, Proposal
+from agent.gates.proposal import METRIC, Proposal
 
 _ROUNDING = 1e-4
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 
-from agent.citations import UNVERIFIED, readings, sentences, tags, without_tags
+from agent.gates.citations import UNVERIFIED, readings, sentences, tags, without_tags
 from agent.gates.known import Known, Refusal, claims
-from agent.proposal import Option, Proposal
+from agent.gates.proposal import Option, Proposal
 
 _ADVICE = re.compile(
     r"\b(should|must|recommend\w*|suggest\w*|advis\w+|prefer\w*|use|using|set|try|increas\w+|decreas\w+|rais\w+|lower\w*|reduc\w+|halv\w+|doubl\w+"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from agent.citations import normal
+from agent.gates.citations import normal
 
 _CAPACITY = r"capacity|expressive|trainable param|overfit|underfit|low-rank|intrinsic dimension"
 _STEP = r"learning rate|\blr\b|step size|diverg|unstable|oscillat|converge"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import settings
+from agent.run import settings
 from tests.agent.toy_repo import Repo, fresh_repository
 
 

@@ -9,7 +9,8 @@ import os
 import signal
 import sys
 
-from agent import __main__, experiment, progress, workspace
+from agent import __main__
+from agent.run import experiment, progress, workspace
 
 
 def main() -> None:

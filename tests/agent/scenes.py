@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from agent.gates import Known, Refusal, Situation, check
-from agent.proposal import Change, Option, Pitfall, Proposal, Quote
+from agent.gates.proposal import Change, Option, Pitfall, Proposal, Quote
 from stages.common.schema import Agent
 from stages.common.schema.loop import Dimension
 

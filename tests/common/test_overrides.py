@@ -33,7 +33,7 @@ def test_what_is_no_override_is_named(given: str) -> None:
 
 
 def test_composition_and_the_agent_refuse_an_unreadable_value_alike() -> None:
-    from agent import settings
+    from agent.run import settings
 
     for refuse in (config.compose, settings.resolve):
         with pytest.raises(PawlError) as refused:

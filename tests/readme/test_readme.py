@@ -70,8 +70,8 @@ def test_every_command_can_be_pasted(words, monkeypatch):
 
 
 def agent(words, monkeypatch):
-    from agent import settings
     from agent.__main__ import parse
+    from agent.run import settings
 
     args = parse(words)
     if args.command == "try":

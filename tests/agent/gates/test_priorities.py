@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.gates import Tried, priorities
-from agent.proposal import Change
+from agent.gates.proposal import Change
 from tests.agent.scenes import AGENT, GOOD, HALF, KNOWN, WIDER
 
 DATA = replace(HALF, name="audit", kind="data_quality", changes=(), why=f"{HALF.why} A person audits a sample of 50 rows [unverified].")

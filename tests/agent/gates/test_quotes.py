@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.gates import quotes
-from agent.proposal import Change, Quote
+from agent.gates.proposal import Change, Quote
 from tests.agent.scenes import CARD, HALF, KNOWN, RATE, broken
 
 OTHER = HALF.evidence[1]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.gates import ratio
-from agent.proposal import Change, Quote
+from agent.gates.proposal import Change, Quote
 from tests.agent.scenes import CARD, GOOD, HALF, KNOWN, RATE, broken, moved, refusals
 
 

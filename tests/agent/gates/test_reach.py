@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.gates import reach
-from agent.proposal import Change
+from agent.gates.proposal import Change
 from tests.agent.scenes import GOOD, KNOWN, broken, moved
 
 

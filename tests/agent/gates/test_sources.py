@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.gates import sources
-from agent.proposal import Quote
+from agent.gates.proposal import Quote
 from tests.agent.scenes import CARD, GOOD, HALF, KNOWN, RATE, WIDER, broken
 
 

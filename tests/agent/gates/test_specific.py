@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.gates import specific
-from agent.proposal import Change
+from agent.gates.proposal import Change
 from tests.agent.scenes import GOOD, HALF, KNOWN, broken, moved
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from agent.gates import success
-from agent.proposal import Pitfall, from_json
+from agent.gates.proposal import Pitfall, from_json
 from tests.agent.scenes import GOOD, KNOWN, broken, reply
 
 

@@ -1,0 +1,174 @@
+"""One experiment's folder in experiments/: planned before the run, filled from the reports after it, and then never written again."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from agent.knowledge.history import EXPERIMENTS, Record, number, read_record
+from stages.common.errors import PawlError
+from stages.common.files import ROOT, read_json, read_object, sha256_file, write_json, write_text
+from stages.common.items import read_rows
+from stages.common.losses import read_losses
+from stages.common.verdict import accepted
+
+REPORTS = ROOT / "reports"
+OUTCOMES = {"accept": "KEPT", "reject": "DISCARDED", "inconclusive": "INCONCLUSIVE"}
+COPIED = {
+    "val.jsonl": REPORTS / "eval_val" / "val.jsonl",
+    "val.json": REPORTS / "eval_val" / "val.json",
+    "judge.json": REPORTS / "judge.json",
+}
+"""Validation results and the verdict on them; nothing here comes from the test split."""
+_FIX = "run 'dvc repro --single-item judge', and see stages/judge"
+
+
+def slug(text: str) -> str:
+    """A folder's name from any text: a-z, 0-9 and single hyphens, at most 40 characters.
+
+    Raises:
+        PawlError: nothing of the text is left.
+    """
+    safe = re.sub(r"[^a-z0-9]+", "-", text[:400].lower()).strip("-")[:40].strip("-")
+    if not safe:
+        raise PawlError(f"no name can be made of {text[:40]!r}", where="--name", fix="use letters a-z and digits")
+    return safe
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def folder_of(record: Record) -> Path:
+    return EXPERIMENTS / record.folder
+
+
+def write_record(record: Record) -> None:
+    """Write record.json.
+
+    Raises:
+        PawlError: the experiment was finished before.
+    """
+    folder = folder_of(record)
+    _require_open(folder)
+    write_json(folder / "record.json", asdict(record))
+
+
+def write_settings(record: Record, current: str, params: str) -> None:
+    """Keep the sparse configuration and the resolved parameters as run."""
+    folder = folder_of(record)
+    _require_open(folder)
+    write_text(folder / "current.yaml", current)
+    write_text(folder / "params.yaml", params)
+
+
+def _require_open(folder: Path) -> None:
+    try:
+        finished = (folder / "record.json").exists() and read_record(folder).finished
+    except ValueError:
+        finished = True  # broken, so not ours to write into
+    if finished:
+        raise PawlError("a finished experiment is never written again", where=str(folder), fix="start another: python -m agent try")
+
+
+def finish(record: Record, verdict: dict[str, Any], seconds: float) -> Record:
+    """Copy the evidence into the folder, then write the record that closes it; the record comes last, so that a finished one is whole."""
+    folder = folder_of(record)
+    _require_open(folder)
+    for name, source in COPIED.items():
+        shutil.copyfile(source, folder / name)
+    found = summary(verdict)
+    met = {"met": (found["accuracy"] or 0.0) >= record.gate["at_least"]} if number(record.gate.get("at_least")) is not None else {}
+    done = replace(
+        record, status=OUTCOMES[verdict["outcome"]], outcome=verdict["outcome"], evidence=found, loss=losses(),
+        curve=curve(verdict), gate=record.gate | met,
+        dvc_lock_sha256=sha256_file(ROOT / "dvc.lock"), finished_at=now(), duration_s=round(seconds, 1),
+    )  # fmt: skip
+    write_record(done)
+    return done
+
+
+def crash(record: Record, reason: str, seconds: float, words: str = "") -> Record:
+    """Close the folder of an experiment without a result; `words` explain it."""
+    _require_open(folder_of(record))
+    for name in COPIED:
+        (folder_of(record) / name).unlink(missing_ok=True)
+    done = replace(record, status="CRASHED", reason=reason, words=words, finished_at=now(), duration_s=round(seconds, 1))
+    write_record(done)
+    return done
+
+
+def read_verdict(name: str, incumbent: str) -> dict[str, Any]:
+    """reports/judge.json, once it is certain that it is about this experiment and that it carries what it says.
+
+    Raises:
+        PawlError: missing, of another experiment or incumbent, contradictory, an acceptance without paired evidence, rows of another split.
+    """
+    verdict = read_json(COPIED["judge.json"])
+    where = "reports/judge.json"
+    if not isinstance(verdict, dict) or verdict.get("outcome") not in list(OUTCOMES):
+        raise PawlError(f"no outcome of {', '.join(OUTCOMES)}", where=where, fix=_FIX)
+    about = verdict.get("experiment")
+    told, versus = (about.get("name"), about.get("incumbent")) if isinstance(about, dict) else (None, None)
+    if (told, versus) != (name, incumbent):
+        raise PawlError(
+            f"the verdict is about {told!r:.80} against {versus!r:.80}, not {name!r} against {incumbent!r}", where=where, fix=_FIX
+        )
+    if verdict.get("accepted") is not (verdict["outcome"] == "accept"):
+        raise PawlError("outcome and accepted contradict each other", where=where, fix=_FIX)
+    if verdict["outcome"] == "accept" and not accepted(verdict):
+        raise PawlError("an acceptance whose guards did not all pass, or that has none", where=where, fix=_FIX)
+    figures = summary(verdict)
+    if verdict["outcome"] == "accept" and any(figures.get(key) is None for key in ("n", "accuracy", "difference", "low", "high", "p")):
+        raise PawlError("an acceptance without paired evidence (n, accuracy, difference, interval, p)", where=where, fix=_FIX)
+    if other := {row.split for row in read_rows(COPIED["val.jsonl"])} - {"val"}:
+        raise PawlError(
+            f"rows of the split {sorted(other)[0]!r:.40} among the validation results",
+            where=str(COPIED["val.jsonl"]),
+            fix="see stages/evaluate",
+        )
+    if read_object(COPIED["val.json"]).get("split") != "val":
+        raise PawlError("not a summary of validation results", where=str(COPIED["val.json"]), fix="see stages/evaluate")
+    return verdict
+
+
+def curve(verdict: dict[str, Any]) -> dict[str, Any]:
+    """What the judge reads in the training loss, without figures."""
+    held = verdict.get("curve")
+    return {name: held[name] for name in ("shape", "learning_rate", "overfitting") if name in held} if isinstance(held, dict) else {}
+
+
+def summary(verdict: dict[str, Any]) -> dict[str, Any]:
+    """The figures of a verdict that history needs, of what decided; the one place that knows what the judge calls them."""
+    evidence = verdict.get("evidence")
+    evidence = evidence if isinstance(evidence, dict) else {}
+    held, primary = evidence.get("benchmarks"), evidence.get("primary")
+    parts, measure = held if isinstance(held, dict) else {}, "score" if evidence.get("metric") == "score" else "accuracy"
+    return _figures(parts.get(str(primary)) if primary else evidence.get("pooled"), measure) | {
+        "benchmarks": {str(name): _figures(part, measure) for name, part in sorted(parts.items())}
+    }
+
+
+def _figures(part: Any, measure: str) -> dict[str, Any]:
+    part = part if isinstance(part, dict) else {}
+    candidate, incumbent = (part[side] if isinstance(part.get(side), dict) else {} for side in ("candidate", "incumbent"))
+    found = {
+        "n": part.get("n"), "accuracy": candidate.get(measure), "incumbent_accuracy": incumbent.get(measure),
+        "difference": part.get("difference"), "low": part.get("low"), "high": part.get("high"), "p": part.get("p_better"),
+    }  # fmt: skip
+    return {name: value if number(value) is not None else None for name, value in found.items()}
+
+
+def losses() -> dict[str, Any]:
+    """First, last and lowest finite training loss of reports/loss.csv and their number; {} where training logged none.
+
+    Raises:
+        PawlError: no loss curve there.
+    """
+    found = [row.loss for row in read_losses(REPORTS / "loss.csv") if row.split == "train" and math.isfinite(row.loss)]
+    return {"first": found[0], "last": found[-1], "lowest": min(found), "points": len(found)} if found else {}

@@ -1,0 +1,168 @@
+"""An experiment's folder and the verdict that fills it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.knowledge.history import Record, read_record
+from agent.run import experiment
+from stages.common.errors import PawlError
+from tests.agent.toy_pipeline import rows
+from tests.broken import variants
+
+PART = {
+    "n": 40,
+    "candidate": {"accuracy": 0.8},
+    "incumbent": {"accuracy": 0.5},
+    "difference": 0.3,
+    "low": 0.2,
+    "high": 0.4,
+    "p_better": 0.01,
+}
+VERDICT: dict[str, Any] = {
+    "experiment": {"name": "one", "incumbent": "reports/baseline"}, "outcome": "accept", "accepted": True,
+    "evidence": {"pooled": PART, "benchmarks": {"toy": PART}}, "guards": [{"guard": "complete", "passed": True, "detail": "all"}],
+}  # fmt: skip
+PLAN = Record(number=1, slug="one", status="PLANNED", hypothesis="h")
+
+
+@pytest.fixture
+def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("val.jsonl", "val.json", "judge.json"):
+        monkeypatch.setitem(experiment.COPIED, name, tmp_path / name)
+    monkeypatch.setattr(experiment, "EXPERIMENTS", tmp_path / "experiments")
+    monkeypatch.setattr(experiment, "ROOT", tmp_path)
+    monkeypatch.setattr(experiment, "REPORTS", tmp_path)
+    (tmp_path / "dvc.lock").write_text("")
+    (tmp_path / "val.jsonl").write_text(rows(3, "val"))
+    (tmp_path / "val.json").write_text('{"split": "val"}')
+    (tmp_path / "judge.json").write_text(json.dumps(VERDICT))
+    (tmp_path / "loss.csv").write_text("step,epoch,split,loss\n5,1,train,0.5\n")
+    return tmp_path
+
+
+def test_a_finished_experiment_is_never_written_again(reports: Path) -> None:
+    experiment.write_record(PLAN)
+    experiment.write_settings(PLAN, "a", "b")
+    done = experiment.finish(PLAN, VERDICT, 1.0)
+    assert done.status == "KEPT" and read_record(experiment.folder_of(done)) == done
+    held = {path.name: path.read_bytes() for path in experiment.folder_of(done).iterdir()}
+    for write in (
+        lambda: experiment.write_record(PLAN), lambda: experiment.write_settings(PLAN, "x", "y"),
+        lambda: experiment.finish(PLAN, VERDICT, 2.0), lambda: experiment.crash(PLAN, "late", 2.0),
+    ):  # fmt: skip
+        with pytest.raises(PawlError, match="never written again"):
+            write()
+    assert {path.name: path.read_bytes() for path in experiment.folder_of(done).iterdir()} == held
+
+
+@pytest.mark.parametrize(("at_least", "met"), [(0.8, True), (0.81, False)])
+def test_a_finished_experiment_says_whether_its_success_gate_was_met(reports: Path, at_least: float, met: bool) -> None:
+    plan = replace(PLAN, gate={"metric": "accuracy", "at_least": at_least})
+    experiment.write_record(plan)
+    assert experiment.finish(plan, VERDICT, 1.0).gate == {"metric": "accuracy", "at_least": at_least, "met": met}
+    experiment.write_record(other := replace(PLAN, number=2))
+    assert experiment.finish(other, VERDICT, 1.0).gate == {}
+
+
+def test_a_crash_keeps_no_copied_result(reports: Path) -> None:
+    experiment.write_record(PLAN)
+    (experiment.folder_of(PLAN) / "val.jsonl").write_text("half")
+    experiment.crash(PLAN, "disk full", 1.0)
+    assert [path.name for path in experiment.folder_of(PLAN).iterdir()] == ["record.json"]
+
+
+def test_the_judges_figures_are_read(reports: Path) -> None:
+    figures = {"n": 40, "accuracy": 0.8, "incumbent_accuracy": 0.5, "difference": 0.3, "low": 0.2, "high": 0.4, "p": 0.01}
+    assert experiment.summary(experiment.read_verdict("one", "reports/baseline")) == {**figures, "benchmarks": {"toy": figures}}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"experiment": {"name": "two", "incumbent": "reports/baseline"}}, "is about"),
+        ({"experiment": {"name": "one", "incumbent": "experiments/0001-x"}}, "is about"),
+        ({"experiment": {"name": "one"}}, "is about"),
+        ({"experiment": None}, "is about"),
+        ({"experiment": "one", "incumbent": "reports/baseline"}, "is about"),
+        ({"outcome": "great"}, "no outcome"),
+        ({"outcome": "reject"}, "contradict"),
+        ({"accepted": 1}, "contradict"),
+        ({"evidence": {}}, "without paired evidence"),
+        ({"evidence": {"overall": PART}}, "without paired evidence"),
+        ({"evidence": {"pooled": {**PART, "p_better": float("nan")}}}, "without paired evidence"),
+        ({"evidence": {"pooled": {**PART, "low": "x"}}}, "without paired evidence"),
+        *(
+            ({"guards": guards}, "guards did not all pass")
+            for guards in (
+                None,
+                [],
+                {},
+                True,
+                [1],
+                [{}],
+                [{"passed": 1}],
+                [{"passed": True}, {"passed": False}],
+            )
+        ),
+        ({"outcome": ["accept"]}, "no outcome"),
+    ],
+)
+def test_a_verdict_that_does_not_carry_what_it_says_is_not_believed(reports: Path, change: dict[str, Any], expected: str) -> None:
+    (reports / "judge.json").write_text(json.dumps(VERDICT | change))
+    with pytest.raises(PawlError, match=expected):
+        experiment.read_verdict("one", "reports/baseline")
+
+
+def test_a_verdict_broken_in_one_place_is_read_or_refused_and_never_a_bug(reports: Path) -> None:
+    for what, text in variants(VERDICT, 200, seed=3):
+        (reports / "judge.json").write_text(text)
+        try:
+            experiment.summary(experiment.read_verdict("one", "reports/baseline"))
+        except PawlError:
+            continue
+        place, _, value = what.partition(": ")
+        harmless = place.startswith("guards.0.") and (place != "guards.0.passed" or value == "True")
+        harmless |= place.startswith("evidence.pooled.incumbent")
+        harmless |= place.startswith("evidence.pooled.") and re.fullmatch(r"-?[\d.e+]+", value) is not None
+        assert harmless or not place.startswith(("guards", "outcome", "accepted", "evidence.pooled")), what
+
+
+def test_rows_of_the_test_split_are_never_taken_for_validation(reports: Path) -> None:
+    (reports / "val.jsonl").write_text(rows(3, "val") + rows(3, "test"))
+    with pytest.raises(PawlError, match="split 'test'"):
+        experiment.read_verdict("one", "reports/baseline")
+
+
+def test_the_loss_summary_skips_what_is_no_training_loss(reports: Path) -> None:
+    (reports / "loss.csv").write_text("step,epoch,split,loss\n1,1,train,nan\n1,1,train,0.5\n1,1,val,9\n")
+    assert experiment.losses() == {"first": 0.5, "last": 0.5, "lowest": 0.5, "points": 1}
+
+
+@pytest.mark.parametrize("text", [None, "step,loss\n1,0.5\n", "step,epoch,split,loss\n1,1,train,x\n"])
+def test_an_experiment_without_a_loss_curve_is_not_finished(reports: Path, text: str | None) -> None:
+    experiment.write_record(PLAN)
+    (reports / "loss.csv").unlink()
+    if text is not None:
+        (reports / "loss.csv").write_text(text)
+    with pytest.raises(PawlError, match=r"missing|not a loss curve"):
+        experiment.finish(PLAN, VERDICT, 1.0)
+    assert not read_record(experiment.folder_of(PLAN)).finished
+
+
+@pytest.mark.parametrize(
+    ("primary", "metric", "expected"), [("", "correct", 0.1), ("b", "correct", 0.2), ("", "score", 0.3), ("b", "score", 0.4)]
+)
+def test_history_holds_the_figures_that_decided(primary: str, metric: str, expected: float) -> None:
+    def part(accuracy: float, score: float) -> dict[str, object]:
+        return {"n": 9, "candidate": {"accuracy": accuracy, "score": score}, "difference": 0.0}
+
+    evidence = {"primary": primary, "metric": metric, "pooled": part(0.1, 0.3), "benchmarks": {"a": part(0.5, 0.6), "b": part(0.2, 0.4)}}
+    found = experiment.summary({"evidence": evidence})
+    assert found["accuracy"] == expected and set(found["benchmarks"]) == {"a", "b"}
