@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from agent import experiment
-from agent.history import Record
+from agent.knowledge.history import Record
+from agent.run import experiment
 from stages.build_benchmark.__main__ import make as make_benchmark
 from stages.common import failure
 from stages.common.errors import PawlError
