@@ -24,7 +24,7 @@ from stages.common.models import fixed_date
 from stages.common.placement import Split
 from stages.common.schema import Engine
 from tests.fake_server import FakeServer
-from tests.gpu_machines import H100, TURING, Gpu
+from tests.gpu_machines import H100, RTX4090, TURING, Gpu
 
 SERVER = """
 import json, sys, http.server
@@ -394,6 +394,17 @@ def test_on_a_gpu_answers_do_not_depend_on_their_batch_and_the_fingerprint_says_
     assert started.env["VLLM_BATCH_INVARIANT"] == "1" and value(started.argv, "--data-parallel-size") == "2"
     assert fingerprint["gpu"] == "NVIDIA H100 80GB HBM3"
     assert fingerprint["tensor_parallel"] == 1 and fingerprint["batch_invariant"] is True
+
+
+def test_a_clone_serves_one_copy_and_the_main_checkout_as_many_as_there_are_free_gpus(model: Path, on_gpu, monkeypatch) -> None:
+    """In a clone that DVC made others work beside it; and a small GPU for the display serves nothing."""
+    busy, small = replace(H100, free=20_000), replace(RTX4090, free=24_000)
+    alone, started = on_gpu(model, H100, busy, small, H100)
+    assert value(started.argv, "--data-parallel-size") == "2" and started.env["CUDA_VISIBLE_DEVICES"] == "0,3"
+    monkeypatch.setattr(engine, "main_root", lambda: Path("/the/main/checkout"))
+    beside, started = on_gpu(model, H100, busy, small, H100)
+    assert "--data-parallel-size" not in started.argv and started.env["CUDA_VISIBLE_DEVICES"] == "0"
+    assert alone == beside, "the answers are the same"
 
 
 def test_a_gpu_that_cannot_is_told_and_marked(model: Path, on_gpu, capsys) -> None:
