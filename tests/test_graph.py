@@ -93,6 +93,53 @@ def test_the_ground_imports_no_stage_and_the_agent_only_the_ground() -> None:
         assert not [name for name in imports(path) if name.startswith("stages.") and not name.startswith("stages.common")], path
 
 
+def rooms(folder: str) -> dict[str, set[str]]:
+    """The modules and packages directly in a folder, each with those beside it that it imports."""
+    package = folder.replace("/", ".")
+    place = len(package.split("."))
+    found: dict[str, set[str]] = {}
+    for path in modules(folder):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[place:] != ("__init__",):
+            named = {name.split(".")[place] for name in imports(path) if name.startswith(f"{package}.")}
+            found.setdefault(parts[place], set()).update(named)
+    return {room: {name for name in named if name in found} - {room} for room, named in found.items()}
+
+
+def floors(arrows: dict[str, set[str]]) -> list[set[str]]:
+    """The rooms from the ground up: each floor holds what imports nothing but floors below it.
+
+    Raises:
+        AssertionError: some of them import each other in a circle.
+    """
+    built: list[set[str]] = []
+    below: set[str] = set()
+    while below != arrows.keys():
+        floor = {name for name, needs in arrows.items() if name not in below and needs <= below}
+        assert floor, f"a circle among {sorted(arrows.keys() - below)}"
+        built.append(floor)
+        below |= floor
+    return built
+
+
+def test_a_circle_is_found() -> None:
+    assert floors({"a": {"b"}, "b": set()}) == [{"b"}, {"a"}]
+    with pytest.raises(AssertionError, match="circle"):
+        floors({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": set()})
+
+
+def test_the_agent_is_a_few_rooms_on_a_few_floors() -> None:
+    arrows = rooms("agent")
+    assert {"gates", "knowledge", "propose", "run"} <= arrows.keys()
+    assert len(arrows) <= 8
+    assert len(floors(arrows)) <= 6
+
+
+@pytest.mark.parametrize("folder", ["gates", "knowledge", "propose", "run"])
+def test_no_modules_of_the_agent_import_each_other_in_a_circle(folder: str) -> None:
+    assert floors(rooms(f"agent/{folder}"))
+
+
 def files_of(stage: str, kind: str) -> set[str]:
     return {item if isinstance(item, str) else next(iter(item)) for item in STAGES[stage].get(kind, [])}
 
