@@ -12,6 +12,7 @@ from typing import Any
 from stages.common import llm
 from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
+from stages.common.gpus import visible
 from stages.common.schema import Engine, Evaluate
 from stages.common.scoring import Task
 from stages.evaluate.journal import Journal, request_key
@@ -30,6 +31,16 @@ def settings(evaluate: Evaluate) -> dict[str, Any]:
     """
     always = {name: getattr(evaluate, name) for name in _ALWAYS}
     return always | {name: getattr(evaluate, name) for name, usual in _UNUSUAL.items() if getattr(evaluate, name) != usual}
+
+
+def in_flight(engine: Engine, evaluate: Evaluate) -> int:
+    """Requests in flight: those that are set, else two batches of our own server, or what keeps each GPU of vLLM's busy.
+
+    No answer depends on it, unless the engine's answers depend on their batch (stages/common/noise.py).
+    """
+    if evaluate.concurrency:
+        return evaluate.concurrency
+    return min(256 * max(1, len(visible())), 1024) if engine.kind == "vllm" else 64
 
 
 def ask(
@@ -65,7 +76,7 @@ def ask(
             progress.add(reply, right(task, index, reply) and not reply.missing if right else None)
 
         if places:
-            asking = replace(_asking(endpoint, evaluate), seed=evaluate.seed + repeat)
+            asking = replace(_asking(endpoint, engine, evaluate), seed=evaluate.seed + repeat)
             with kept(journal, set(keys.values())):
                 turns = [tasks[number].conversations[index] for _, number, index in places]
                 llm.ask(asking, turns, on_reply=on_reply, watch=endpoint.check)
@@ -90,13 +101,13 @@ def kept(journal: Journal, wanted: set[str]) -> Iterator[None]:
         raise
 
 
-def _asking(endpoint: Endpoint, evaluate: Evaluate) -> llm.Asking:
+def _asking(endpoint: Endpoint, engine: Engine, evaluate: Evaluate) -> llm.Asking:
     extra: dict[str, Any] = {"top_k": evaluate.top_k} if evaluate.top_k else {}
     if evaluate.template:
         extra["chat_template_kwargs"] = dict(evaluate.template)
     return llm.Asking(
         base_url=endpoint.base_url, model=endpoint.model, api_key_env=endpoint.api_key_env, max_output_tokens=evaluate.max_output_tokens,
-        temperature=evaluate.temperature, top_p=evaluate.top_p, seed=evaluate.seed, concurrency=evaluate.concurrency,
+        temperature=evaluate.temperature, top_p=evaluate.top_p, seed=evaluate.seed, concurrency=in_flight(engine, evaluate),
         timeout_s=evaluate.request_timeout_s, retries=evaluate.retries, extra=extra,
     )  # fmt: skip
 

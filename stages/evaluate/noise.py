@@ -14,7 +14,7 @@ from stages.common.files import write_json
 from stages.common.items import Row
 from stages.common.schema import Config
 from stages.common.scoring import Task
-from stages.evaluate import results
+from stages.evaluate import infer, results
 
 Ask = Callable[[Config, int], AbstractContextManager[results.Answered]]
 """Asks every item with these parameters, as the run of this number."""
@@ -30,7 +30,8 @@ def measure(ask: Ask, tasks: list[Task], params: Config, root: Path, model: str)
     """
     os.environ.setdefault("PAWL_RUN_PID", str(os.getpid()))  # both runs share one server
     again = copy.deepcopy(params)
-    again.evaluate.concurrency = max(1, params.evaluate.concurrency // 2)
+    many = infer.in_flight(params.engine, params.evaluate)
+    again.evaluate.concurrency = max(1, many // 2)
     with ExitStack() as stack:
         first = stack.enter_context(ask(params, 1))
         second = stack.enter_context(ask(again, 2))
@@ -38,7 +39,7 @@ def measure(ask: Ask, tasks: list[Task], params: Config, root: Path, model: str)
         others, _ = results.split("val", tasks, second, again)
         report = compare(rows, others) | {
             "model": model,
-            "concurrency": [params.evaluate.concurrency, again.evaluate.concurrency],
+            "concurrency": [many, again.evaluate.concurrency],
             "fingerprint": summary["fingerprint"],
             "items_sha256": summary["items_sha256"],
         }

@@ -12,8 +12,11 @@ import pytest
 from stages.common import noise
 from stages.common.errors import PawlError
 from stages.common.files import write_json
+from stages.common.schema import Engine, Evaluate
+from stages.evaluate import infer
 from tests.evaluate.test_stage import Run
 from tests.fake_server import FakeServer, echo
+from tests.gpu_machines import H100
 
 EXACT = {"engine": "transformers", "device": "cpu", "dtype": "float32"}
 
@@ -126,3 +129,14 @@ def test_a_broken_figure_counts_as_not_measured(tmp_path: Path, text: str) -> No
     path.parent.mkdir(parents=True)
     path.write_text(text)
     assert "not measured" in noise.sentence(tmp_path, noisy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "set_to", "gpus", "wanted"),
+    [("transformers", 0, 1, 64), ("external", 0, 0, 64), ("vllm", 0, 1, 256), ("vllm", 0, 2, 512), ("vllm", 0, 8, 1024), ("vllm", 7, 8, 7)],
+)  # fmt: skip
+def test_as_many_requests_are_in_flight_as_the_engine_works_on(gpu_machine: Any, kind: str, set_to: int, gpus: int, wanted: int) -> None:
+    gpu_machine(*[H100] * gpus)
+    evaluate = Evaluate(name="e", concurrency=set_to, max_output_tokens=1, temperature=0, top_p=1, seed=0, request_timeout_s=1, retries=0)
+    engine = Engine(name=kind, kind=kind, dtype="auto", max_model_len=64, startup_timeout_s=1.0)
+    assert infer.in_flight(engine, evaluate) == wanted

@@ -69,6 +69,7 @@ class Evaluate:
     """How items are asked.
 
     Attributes:
+        concurrency: requests in flight (0: as many as suit the engine).
         top_k: only the likeliest k tokens are drawn from (0: all).
         num_runs: how often each item is asked; with sampling each time with another seed.
         limit: only the first items of each benchmark (0: all); what is scored so is comparable with nothing else.
@@ -78,7 +79,7 @@ class Evaluate:
     """
 
     name: str = MISSING
-    concurrency: int = number(low=1, high=4096, unit="requests in flight")
+    concurrency: int = number(low=0, high=4096, unit="requests in flight")
     max_output_tokens: int = number(low=1, unit="tokens")
     temperature: float = number(low=0, high=2)
     top_p: float = number(above=0, high=1)
