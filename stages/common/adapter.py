@@ -18,6 +18,7 @@ from typing import Any
 from stages.common import process
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, fresh_folder, main_root, read_json, sha256_file, sha256_text
+from stages.common.gpus import hide_gpu_packages
 
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vLLM's --max-lora-rank takes no other (vllm/config/lora.py, 0.32)
 _KEPT = 3  # merged models; each is as large as the base in float32
@@ -144,6 +145,7 @@ def _tensors(path: Path) -> list[str]:
 
 
 def main() -> None:
+    hide_gpu_packages()
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ _PROOF = Path(".pawl/gpu-check.json")
 _PATIENCE_S = 20.0
 _SPARE_GIB = 1.0
 """Of what is free on a GPU, left over: CUDA takes some for itself before vLLM looks, and a desktop needs a little more at times."""
+_FOR_GPUS_ALONE = ("bitsandbytes", "liger_kernel")
 DRIVER = (580, 65)
 """The least driver for CUDA 13, which the pinned torch and vLLM are built for (NVIDIA's CUDA 13.0 release notes)."""
 CAPABILITY = (7, 5)
@@ -207,3 +209,9 @@ def alike(found: list[Card]) -> list[Card]:
         return []
     largest = max(found, key=lambda card: card.total_gib)
     return [card for card in found if card.name == largest.name]
+
+
+def hide_gpu_packages() -> None:
+    """Make packages for GPUs look absent in this process: on a CPU their import takes 5 s, and nothing uses them."""
+    for name in _FOR_GPUS_ALONE:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.files import write_json
+from stages.common.gpus import hide_gpu_packages
 from stages.common.process import die_with_parent
 
 NON_FINITE = 4
@@ -30,6 +31,8 @@ def main(job_file: str) -> int:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     rank = int(os.environ.get("RANK", "0"))
     begun = "preflight"
+    if on_cpu(job):
+        hide_gpu_packages()
     try:
         if job.get("preflight"):
             from stages.train.preflight import check_job
@@ -45,6 +48,11 @@ def main(job_file: str) -> int:
         leave(folder, rank, begun, traceback.format_exc(), {"what": f"{type(error).__name__}: {error}"})
         return NON_FINITE if type(error).__name__ == "NonFiniteLossError" else 1
     return 0
+
+
+def on_cpu(job: dict[str, Any]) -> bool:
+    configs = [part["config"] for part in (job.get("preflight"), *job["runs"]) if part]
+    return all(config["use_cpu"] for config in configs)
 
 
 def train(run: dict[str, Any], folder: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 
 from stages.common import doctor, gpus, placement, server_log
 from stages.common.errors import PawlError
+from stages.common.files import ROOT
 from stages.common.placement import Split
 from tests.gpu_machines import (
     BUSY4090,
@@ -265,3 +269,17 @@ def test_an_unknown_error_is_shown_first_and_given_no_fix(tmp_path: Path) -> Non
     shown, fix = server_log.last_words(log)
     assert shown.startswith("KeyError: 'rope_scaling'") and fix == ""
     assert server_log.last_words(tmp_path / "none") == ("", "")
+
+
+def test_on_a_cpu_packages_for_gpus_look_absent(tmp_path: Path) -> None:
+    for name in ("bitsandbytes", "liger_kernel"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('imported')\n")
+    program = (
+        "import importlib.util, sys; from stages.common.gpus import hide_gpu_packages as hide; hide() if sys.argv[1:] else None; "
+        "print([bool(importlib.util.find_spec(name)) for name in ('bitsandbytes', 'liger_kernel', 'json')])"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    for arguments, seen in ([], "[True, True, True]"), (["hide"], "[False, False, True]"):
+        done = subprocess.run([sys.executable, "-c", program, *arguments], env=env, capture_output=True, text=True)
+        assert done.stdout.strip() == seen, done.stderr

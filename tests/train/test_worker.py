@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from stages.train.worker import accept_numbered_cpus
+from stages.train.worker import accept_numbered_cpus, on_cpu
 
 
 def test_the_places_of_cpu_states_are_accepted_by_the_micro_run_and_by_the_training_after_it() -> None:
@@ -17,3 +17,9 @@ def test_the_places_of_cpu_states_are_accepted_by_the_micro_run_and_by_the_train
     saved.seek(0)
     loaded = torch.load(saved, map_location="cpu:0", weights_only=True)["exp_avg"]
     assert loaded.equal(torch.ones(3)) and loaded.device.type == "cpu"
+
+
+def test_a_job_is_on_the_cpu_if_each_of_its_parts_is() -> None:
+    cpu, gpu = {"config": {"use_cpu": True}}, {"config": {"use_cpu": False}}
+    assert on_cpu({"preflight": cpu, "runs": [cpu, cpu]}) and on_cpu({"preflight": None, "runs": [cpu]})
+    assert not on_cpu({"preflight": gpu, "runs": []}) and not on_cpu({"preflight": None, "runs": [gpu]})
