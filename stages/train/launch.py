@@ -25,7 +25,7 @@ from stages.common.schema import Launcher, Train
 from stages.train import checkpoints
 from stages.train import log as logs
 from stages.train.arguments import resumable
-from stages.train.cluster import cluster_gpus, lost_peer
+from stages.train.cluster import SAID, cluster_gpus, lost_peer
 
 LOG = Path(".pawl/logs/train.log")
 
@@ -250,13 +250,19 @@ def first_cause(log: Path) -> tuple[str, str]:
 
 
 class _Progress:
-    """Prints each new line that the trainer's callback writes: step, loss, tokens a second, time left."""
+    """Prints each new line that the trainer's callback writes (step, loss, tokens a second, time left), or the process that places it."""
 
     def __init__(self, folder: Path) -> None:
         self.files = {"micro run, ": folder / "micro" / "progress.jsonl", "": folder / "progress.jsonl"}
         self.shown = dict.fromkeys(self.files, 0)
+        self.said, self.heard = folder / SAID, 0
 
     def __call__(self) -> None:
+        with suppress(FileNotFoundError):
+            lines = self.said.read_text(encoding="utf-8").splitlines()
+            for line in lines[self.heard :]:
+                print(f"train: {line}")
+            self.heard = len(lines)
         for label, path in self.files.items():
             try:
                 lines = path.read_text(encoding="utf-8").splitlines()

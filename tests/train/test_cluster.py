@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -118,3 +119,92 @@ def test_gpus_that_are_hidden_are_not_used(gpu_machine, monkeypatch: pytest.Monk
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
     assert launch.devices(train(), Launcher(kind="local", nodes=1, workers=1)) == count
+
+
+class FakeRay:
+    """A running cluster of these nodes: host name to resources; what is absent on each, and what is free, one answer a question."""
+
+    def __init__(self, nodes: dict[str, dict[str, float]], lacks: dict[str, list[str]], free: list[dict[str, float]]) -> None:
+        self.lacks, self.free, self.asked = lacks, free, list[str]()
+        self._nodes = [
+            {"Alive": name != "dead", "NodeID": name.encode().ljust(28, b"\0").hex(), "NodeManagerHostname": name, "Resources": has}
+            for name, has in nodes.items()
+        ]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return self._nodes
+
+    def remote(self, **resources: float) -> Any:
+        assert resources == {"num_cpus": 0}, "a busy node answers too"
+
+        def bind(function: Any) -> Any:
+            return SimpleNamespace(options=lambda scheduling_strategy: SimpleNamespace(remote=lambda paths: (scheduling_strategy, paths)))
+
+        return bind
+
+    def get(self, called: Any, timeout: float) -> list[str]:
+        strategy, paths = called
+        name = bytes.fromhex(strategy.node_id).rstrip(b"\0").decode()
+        self.asked.append(name)
+        return [path for path in paths if any(path.endswith(end) for end in self.lacks.get(name, []))]
+
+    def available_resources(self) -> dict[str, float]:
+        return self.free.pop(0) if len(self.free) > 1 else self.free[0]
+
+
+def job(folder: Path, model: str) -> Path:
+    run = {"name": "train", "config": {"model_name_or_path": model, "dataset_dir": "/work/data"}}
+    (folder / "train-job.json").write_text(json.dumps({"runs": [run]}))
+    return folder / "train-job.json"
+
+
+GPU_NODE = {"CPU": 8.0, "GPU": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("lacks", "fix"),
+    [
+        ("config.json", "HF_HOME"), ("dataset_info.json", "shared storage"), ("cluster.py", "clone the repository"),
+        ("train-job.json", "launcher.storage"),
+    ],
+)  # fmt: skip
+def test_what_a_node_does_not_see_is_named_with_the_way_to_share_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, fix: str
+) -> None:
+    ray = FakeRay({"head": {"CPU": 2.0}, "dead": GPU_NODE, "n1": GPU_NODE, "n2": GPU_NODE}, {"n2": [lacks]}, [])
+    monkeypatch.setattr(cluster, "_cluster", lambda: ray)
+    with pytest.raises(PawlError, match=f"the node n2 lacks .*{lacks}") as refused:
+        cluster.check_shared(job(tmp_path, "/root/.cache/huggingface/hub/models--q/snapshots/1"), {"CPU": 2, "GPU": 2})
+    assert fix in refused.value.fix
+    assert ray.asked == ["n1", "n2"], "not the head, which can get no worker"
+
+
+def test_a_machine_says_itself_what_it_lacks(tmp_path: Path) -> None:
+    """A link of the hub's cache that leads nowhere is a file that is not there."""
+    (tmp_path / "there").touch()
+    (tmp_path / "broken").symlink_to(tmp_path / "gone")
+    assert cluster.absent([str(tmp_path / "there"), str(tmp_path / "broken")]) == [str(tmp_path / "broken")]
+
+
+def test_a_busy_cluster_is_waited_for_with_a_line_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    busy = {"CPU": 9.0, "GPU": 1.0}
+    ray = FakeRay({}, {}, [busy, busy, {"CPU": 9.0}, {"CPU": 9.0}, {"CPU": 9.0, "GPU": 4.0}])
+    monkeypatch.setattr(cluster, "_cluster", lambda: ray)
+    monkeypatch.setattr(cluster, "_TELL_S", 0.0)
+    cluster.wait_for({"CPU": 4, "GPU": 4}, tmp_path, poll_s=0.01)
+    launch._Progress(tmp_path)()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("train: waits for the Ray cluster: 1 of 4 GPUs are free") and "0 of 4 GPUs" in lines[-1]
+
+
+def test_what_the_cluster_refuses_reaches_the_user_as_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any) -> int:
+        raise PawlError("the node n2 lacks /work/data", where="launcher.address", fix="share it")
+
+    monkeypatch.setattr(cluster, "run", refuse)
+    monkeypatch.setattr(sys, "argv", ["cluster", str(tmp_path / "job.json"), json.dumps({"kind": "ray", "nodes": 1}), "gpu"])
+    assert cluster.main() == 1
+    error = launch.failure(1, tmp_path, tmp_path / "log", timeout_s=1)
+    assert (error.what, error.where, error.fix, error.code) == ("the node n2 lacks /work/data", "launcher.address", "share it", 3)
