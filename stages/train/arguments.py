@@ -79,6 +79,14 @@ RENAMED = {
 }  # fmt: skip
 """Former names, and those of other trainers: the present name."""
 
+FSDP = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",  # with these two, LLaMA-Factory's gradient checkpointing is not re-entrant
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",  # else each process loads the whole model onto its own GPU
+    "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",  # else the saved model is a shard of each process
+}
+"""Environment of a training under FSDP. The model is loaded before the trainer's own settings for FSDP take effect."""
+
 
 def arguments(
     train: Train, *, model: str, data: str, output: str, use_cpu: bool, has_eval: bool = False, checkpoint_steps: int = 0,
@@ -163,7 +171,8 @@ def sharding(parallel: str) -> dict[str, Any]:
     if parallel == "none":
         return {}
     if parallel == "fsdp":
-        return {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2}}
+        efficient = {"cpu_ram_efficient_loading": True}  # the trainer overwrites the environment with it
+        return {"fsdp": "full_shard auto_wrap", "fsdp_config": {"version": 2, **efficient}}
     zero: dict[str, Any] = {"stage": int(parallel[-1]), "overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": "auto"}
     if parallel == "zero3":
         zero |= {

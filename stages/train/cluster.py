@@ -26,9 +26,17 @@ from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, read_json
 from stages.common.gpus import visible
 from stages.common.schema import Launcher
+from stages.train.arguments import FSDP
 
-_PASSED_ON = ("HF_HUB_OFFLINE", "DISABLE_VERSION_CHECK", "TOKENIZERS_PARALLELISM", "HF_DATASETS_CACHE", "PYTHONPATH", "OMP_WAIT_POLICY",
-              "FSDP_STATE_DICT_TYPE")  # fmt: skip
+_PASSED_ON = (
+    "HF_HUB_OFFLINE",
+    "DISABLE_VERSION_CHECK",
+    "TOKENIZERS_PARALLELISM",
+    "HF_DATASETS_CACHE",
+    "PYTHONPATH",
+    "OMP_WAIT_POLICY",
+    *FSDP,
+)
 _PATIENCE_S = 10.0
 """For the machine of a cluster's address to answer."""
 _TELL_S = 60.0

@@ -80,9 +80,9 @@ def _sharded(train: Train, launcher: Launcher, gpus: int) -> None:
         if train.pissa_init:
             fix = "train.parallel=zero2 (or none), or train.pissa_init=false"
             raise refuse(f"PiSSA needs whole matrices, {train.parallel} leaves a part of each in each process", "train.pissa_init", fix)
-        if train.quantization_bit and train.parallel == "zero3":
-            fix = "train.parallel=zero2, or fsdp"
-            raise refuse("a base in 4 or 8 bits is not sharded by zero3", "train.quantization_bit", fix)
+        if train.quantization_bit:
+            fix = "train.parallel=none (each GPU holds a copy of the base), or zero2; or train=lora without quantization"
+            raise refuse(f"a base in {train.quantization_bit} bits cannot be sharded by {train.parallel}", "train.quantization_bit", fix)
         if train.extra.get("pure_bf16") and train.parallel == "zero3":
             raise refuse("pure_bf16 is incompatible with zero3", "train.extra.pure_bf16", "leave it out")
 

@@ -24,7 +24,7 @@ from stages.common.lease import Wanted, leased
 from stages.common.schema import Launcher, Train
 from stages.train import checkpoints
 from stages.train import log as logs
-from stages.train.arguments import resumable
+from stages.train.arguments import FSDP, resumable
 from stages.train.cluster import SAID, cluster_gpus, lost_peer
 
 LOG = Path(".pawl/logs/train.log")
@@ -183,7 +183,7 @@ def environment(folder: Path, use_cpu: bool, parallel: str) -> dict[str, str]:
     if use_cpu:
         env["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin while they wait slow each other down where other work shares the cores
     if parallel == "fsdp":
-        env["FSDP_STATE_DICT_TYPE"] = "FULL_STATE_DICT"  # else the saved model is a shard of each process
+        env |= FSDP
     return env
 
 

@@ -8,8 +8,9 @@ The parameters are counted on the meta device, where a model of any size costs n
     logits        for each token of a batch: the vocabulary, in the precision, in float32 and as gradient
     process       the interpreter with its libraries, or the CUDA context
 
-ZeRO and FSDP divide what they shard by the number of processes; nothing is ever summed over GPUs. The constants were fitted to peaks
-measured on a CPU (tests/train/test_memory.py has them and the error).
+ZeRO and FSDP divide what they shard by the number of processes; nothing is ever summed over GPUs. FSDP keeps frozen weights in float32
+(accelerate 1.11 casts them). Without sharding several processes exchange gradients in buckets, which are a second copy of them. The
+constants were fitted to peaks measured on a CPU (tests/train/test_memory.py has them and the error).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _KEPT_BYTES, _KEPT_BYTES_WHOLE, _DORA_BYTES = 4.0, 3.2, 5.0
 _LOGITS = {2: 13.5, 4: 16.0}  # bytes for each token and word of the vocabulary, by the bytes of the precision
 _REFERENCE_LOGITS = 9.0  # bytes likewise, for the reference's answer to the same rows
 _PROCESS_CPU, PROCESS_GPU = 1.13, 0.9  # GiB
+_FSDP_STORED = 4
 ERROR = 0.15
 """What the estimate may be off by. It is within 5 % of the ten peaks that it was fitted to; other models and GPUs get a margin."""
 
@@ -109,7 +111,10 @@ def estimate(size: Shape, train: Train, *, tokens: int, processes: int = 1, gpu:
     whole = train.finetuning_type in ("full", "freeze")
     share_weights = processes if train.parallel in ("zero3", "fsdp") else 1
     share_state = processes if train.parallel != "none" else 1
-    frozen = size.parameters - (size.trainable if whole else 0)
+    if train.parallel == "fsdp":
+        stored = max(stored, _FSDP_STORED)
+    buckets = 4 if processes > 1 and train.parallel == "none" else 0
+    frozen = frozen_parameters(size, train)
     second = size.parameters * precision if whole and needs_reference(train) else 0
     state = next((value for name, value in _STATE.items() if train.optim.startswith(name)), 2 if "8bit" in train.optim else 8)
     rows = train.per_device_train_batch_size * (2 if train.stage in ("dpo", "rm", "kto") else 1)
@@ -123,12 +128,26 @@ def estimate(size: Shape, train: Train, *, tokens: int, processes: int = 1, gpu:
     logits = _LOGITS[precision] + (_REFERENCE_LOGITS if needs_reference(train) else 0)
     parts = {
         "weights": (frozen * stored + second) / share_weights,
-        "trained": size.trainable * (4 / share_weights + (4 + state) / share_state),
+        "trained": size.trainable * (4 / share_weights + (4 + state) / share_state + buckets),
         "activations": rows * tokens * activations,
         "logits": rows * tokens * size.vocabulary * logits,
         "process": (PROCESS_GPU if gpu else _PROCESS_CPU) * GIB,
     }
     return {name: value / GIB for name, value in (parts | {"total": sum(parts.values())}).items()}
+
+
+def frozen_parameters(size: Shape, train: Train) -> int:
+    """Parameters of the base that are not trained. An adapter comes on top of the base."""
+    return size.parameters - (size.trainable if train.finetuning_type in ("full", "freeze") else 0)
+
+
+def loading_gib(size: Shape, train: Train) -> float:
+    """GiB of the host's memory that each process holds until FSDP has sharded the model.
+
+    Rank 0 reads the weights and sends them to the others, but transformers 5.6 gives each of the others a whole model of zeros first.
+    """
+    frozen = frozen_parameters(size, train)
+    return (frozen * _BYTES[train.precision] + (size.parameters - frozen) * 4) / GIB
 
 
 def needs_reference(train: Train) -> bool:

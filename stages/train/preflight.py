@@ -254,6 +254,7 @@ def check_memory(
     tokens = train.cutoff_len if train.packing or train.stage == "pt" else -(-longest // 8) * 8  # the collator pads to a multiple of 8
     parts = memory.estimate(size, train, tokens=tokens, **where)
     total = parts["total"]
+    room.check_loading(size, train, launcher, where["processes"] // launcher.nodes)
     limit = free_gib or available_gib(train, launcher, total, gpu=gpu)
     rank = train.lora_rank * (2 if train.pissa_init else 1)
     need = {

@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from stages.train.memory import GIB, PROCESS_GPU
+from stages.common.schema import Launcher, Train
+from stages.train.known import refuse
+from stages.train.memory import GIB, PROCESS_GPU, Shape, loading_gib
 
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file")
 _V2 = ("memory.max", "memory.current", "inactive_file", "active_file")
@@ -52,6 +54,17 @@ def _left(root: Path) -> Iterator[int]:
             except (OSError, ValueError):
                 continue
             yield max(0, most - used + sum(int(stat.get(name, 0)) for name in cached))
+
+
+def check_loading(size: Shape, train: Train, launcher: Launcher, processes: int) -> None:
+    """Refuse FSDP if this machine's memory cannot hold the model once for each of its `processes`, as it is while it is loaded."""
+    if train.parallel != "fsdp" or (launcher.kind == "ray" and launcher.address):
+        return
+    needed, free = processes * loading_gib(size, train), machine_gib() + own_gib()
+    if needed > free:
+        what = f"{processes} processes load the model into {needed:.1f} GiB of the machine's memory, {free:.1f} GiB are free"
+        fix = "train.parallel=zero3, which maps one copy for all of them, or fewer processes (launcher.workers)"
+        raise refuse(what, "train.parallel", fix)
 
 
 def gpu_gib(count: int, wanted_gib: float, patience_s: float = _PATIENCE_S) -> float:

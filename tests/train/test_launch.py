@@ -17,7 +17,8 @@ from stages.common.errors import PawlError
 from stages.common.files import write_json
 from stages.common.schema import Launcher
 from stages.train import __main__ as stage
-from stages.train import launch, result
+from stages.train import cluster, launch, result
+from stages.train.arguments import FSDP
 from stages.train.losses import losses_csv, summarize, trainer_state
 from tests.gpu_machines import H100
 from tests.train.rows import write_data
@@ -105,6 +106,16 @@ def test_a_training_gets_as_many_gpus_as_it_has_processes_and_the_free_ones(
     with lease.leased(asked, "train") as gpus:
         assert gpus.environment().get("CUDA_VISIBLE_DEVICES") == shown
     assert not launch.wanted(launcher(*overrides, folder=tmp_path), use_cpu=True).cards
+
+
+def test_fsdp_is_known_before_the_model_is_loaded(tmp_path: Path) -> None:
+    """transformers and LLaMA-Factory look at the environment; without it each process loads the whole model onto its own GPU."""
+    env = launch.environment(tmp_path, False, "fsdp")
+    assert env["ACCELERATE_USE_FSDP"] == "true"
+    assert env["FSDP_VERSION"] == "2"
+    assert env["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true"
+    assert set(FSDP) <= set(cluster._PASSED_ON), "on a Ray cluster too"
+    assert not set(FSDP) & set(launch.environment(tmp_path, False, "none"))
 
 
 OOM = "x\nRuntimeError: [enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: out of memory"

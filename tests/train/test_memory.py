@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks.train_memory import CASES
-from stages.common.schema import Train
-from stages.train import memory
+from stages.common.errors import PawlError
+from stages.common.schema import Launcher, Train
+from stages.train import memory, room
 from tests.train.test_arguments import train
 
 # python -m benchmarks.train_memory models/base: trainings of SmolLM2-135M on a CPU, GiB. The first three are the largest resident set of
@@ -98,11 +99,44 @@ def test_sharding_divides_what_it_shards_and_gpus_are_never_pooled() -> None:
     size = size_of(whole)
     one = memory.estimate(size, whole, tokens=256, processes=1)
     plain = memory.estimate(size, whole, tokens=256, processes=8)
-    assert plain == one, "without sharding eight GPUs hold eight copies"
+    assert plain["weights"] == one["weights"]
+    assert plain["activations"] == one["activations"], "without sharding eight GPUs hold eight copies"
     zero2 = memory.estimate(size, replace(whole, parallel="zero2"), tokens=256, processes=8)
     zero3 = memory.estimate(size, replace(whole, parallel="zero3"), tokens=256, processes=8)
     assert zero3["trained"] < zero2["trained"] < one["trained"]
     assert zero3["activations"] == one["activations"], "each GPU keeps those of its own rows"
+
+
+def test_several_processes_hold_a_second_copy_of_the_gradients() -> None:
+    whole = train(finetuning_type="full", precision="bf16")
+    size = size_of(whole)
+    a_parameter = {count: memory.estimate(size, whole, tokens=256, processes=count)["trained"] / size.trainable for count in (1, 2, 8)}
+    assert a_parameter[1] * memory.GIB == pytest.approx(16)
+    assert a_parameter[2] * memory.GIB == pytest.approx(20)
+    assert a_parameter[8] == a_parameter[2]
+
+
+def test_fsdp_keeps_frozen_weights_in_float32() -> None:
+    section = train(parallel="fsdp", precision="bf16")
+    weights = memory.estimate(SIZE, section, tokens=256, processes=2)["weights"]
+    assert weights * memory.GIB == pytest.approx(SIZE.parameters * 4 / 2)
+
+
+def test_each_process_loads_a_whole_model_before_fsdp_shards_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured with a base of 1.00 GiB in bfloat16: 1.01 GiB for LoRA and 1.98 for full in the process that reads no weights."""
+    base = replace(SIZE, parameters=2**29, trainable=2**20)
+    whole = replace(base, trainable=base.parameters)
+    assert memory.loading_gib(base, train(precision="bf16")) == pytest.approx(1.0)
+    assert memory.loading_gib(whole, train(precision="bf16", finetuning_type="full")) == pytest.approx(2.0)
+    launcher = Launcher(kind="torchrun", workers=8, nodes=1)
+    monkeypatch.setattr(room, "machine_gib", lambda: 7.0)
+    monkeypatch.setattr(room, "own_gib", lambda: 0.5)
+    with pytest.raises(PawlError, match=r"8 processes load the model into 8\.0 GiB of the machine's memory, 7\.5 GiB are free") as refused:
+        room.check_loading(base, train(parallel="fsdp"), launcher, 8)
+    assert "zero3" in refused.value.fix
+    room.check_loading(base, train(parallel="fsdp"), launcher, 7)
+    room.check_loading(base, train(parallel="zero3"), launcher, 8)
+    room.check_loading(base, train(parallel="fsdp"), replace(launcher, kind="ray", address="10.0.0.1:6379"), 8)
 
 
 def test_the_longest_row_that_fits_fits_and_one_more_does_not() -> None:
