@@ -63,8 +63,10 @@ compare: .venv/ready  ## parameters and scores of the runs and sweeps that DVC k
 doctor: .venv/ready  ## what this machine can run, and what is missing
 	@python -m stages.common.doctor
 
-gpu-check: .venv/ready .venv-serve/$(SERVE).ready  ## on a machine with a GPU: train there and serve with vLLM, under 10 minutes
-	@pytest -m e2e tests/e2e/test_real_model.py -rs
+gpu-check: .venv/ready  ## what this machine's GPUs are shown to do, under 10 minutes on one: a table to paste into an issue
+	@python -m tests.gpu_check --ready   # without a GPU it ends here, with one line
+	@$(MAKE) -s serve-env
+	@python -m tests.gpu_check
 
 bench-train: .venv/ready  ## what the stage train costs over llamafactory-cli itself, in pairs
 	@python -m benchmarks.train
