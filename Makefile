@@ -13,7 +13,7 @@ export VLLM_NO_USAGE_STATS := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
 PORT ?= 5000
-SERVE := $(if $(shell command -v nvidia-smi),serve-gpu,serve-cpu)
+SERVE := $(if $(shell command -v nvidia-smi || command -v /usr/lib/wsl/lib/nvidia-smi),serve-gpu,serve-cpu)
 SWEEP ?= learning_rate
 JOBS ?= 2
 

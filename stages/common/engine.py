@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from stages.common import adapter as adapters
 from stages.common import placement, server, web
 from stages.common.commands import Command, command, engine_version, interpreter
@@ -147,6 +149,8 @@ def _tuned_sha256(adapter: Path | None) -> str | None:
 
 def _split(engine: Engine, model_dir: Path, gpus: list[Card]) -> placement.Split:
     if engine.kind == "transformers":
+        room_gib = max((card.total_gib for card in gpus), default=psutil.virtual_memory().total / 2**30)
+        placement.check_whole(model_dir, engine.dtype, engine.max_model_len, room_gib, gpus[0].name if gpus else "this machine")
         return placement.Split(min(1, len(gpus)))
     return placement.choose(
         model_dir, engine.dtype, [card.total_gib for card in gpus], engine.gpu_memory_utilization, engine.max_model_len,

@@ -64,6 +64,32 @@ def choose(
     return Split(tensor, len(memory_gib) // tensor if nodes == 1 else 1)
 
 
+def check_whole(model_dir: Path, dtype: str, max_model_len: int, room_gib: float, where: str) -> None:
+    """Refuse a model that our own server, which holds it whole, cannot hold in so much memory.
+
+    Args:
+        where: whose memory it is.
+
+    Raises:
+        PawlError: with what it needs, and in half the precision.
+    """
+    if not (model_dir / "config.json").is_file():
+        return
+    config = read_json(model_dir / "config.json")
+    config = config.get("text_config") or config
+    need = needed_gib(model_dir, config, dtype, max_model_len)
+    if need <= room_gib:
+        return
+    half = needed_gib(model_dir, config, "bfloat16", max_model_len)
+    smaller = "use a machine with more memory, or a smaller model"
+    if half <= room_gib:
+        smaller = f"set engine.dtype=bfloat16, which needs {half:.1f}"
+    raise PawlError(
+        f"the model needs {need:.1f} GiB to be served in {dtype}, and {where} has {room_gib:.1f}",
+        where="engine.dtype", fix=f"choose engine=vllm on a GPU ('make serve-env' once), or {smaller}",
+    )  # fmt: skip
+
+
 def _as_wanted(config: dict[str, Any], wanted: int, gpus: int, nodes: int) -> Split:
     reason = obstacle(config, wanted) if wanted <= gpus else f"only {gpus} GPU(s) can be used"
     if reason:
