@@ -10,7 +10,7 @@ from typing import Any
 
 from agent.knowledge import history
 from agent.knowledge.history import Record, number
-from agent.propose import planner, policy_llm
+from agent.propose import papers, planner, policy_llm
 from agent.propose.audit import audit
 from agent.run import account, execution, experiment, settings, trial, workspace
 from agent.run.progress import Progress, Run, clock, read_run, say
@@ -121,7 +121,7 @@ def _go(run: Run) -> None:
             return _end(progress, f"the language model did not answer {run.silent} times in a row: {plan.silent}", records)
         if path := audit(plan.proposal, agent.seed):
             say(f"agent: for you to read: {path}; facts that are wrong there no parameter mends")
-        for line in planner.standing(plan):
+        for line in papers.for_people(plan.proposal):
             say(line)
         if plan.option is None:
             for refusal in plan.attempts[-1].refused[:10]:
@@ -139,7 +139,7 @@ def _hours_left(run: Run) -> float:
 
 def _finish(run: Run, progress: Progress, record: Record, plan: planner.Plan | None = None) -> None:
     """Run one experiment to its record; what crashed is a record too, and the loop goes on."""
-    papers = (lambda: planner.write_papers(plan, record)) if plan is not None else (lambda: None)
+    papers = (lambda: papers.write(plan, record)) if plan is not None else (lambda: None)
     done, _ = execution.run(record, progress, papers=papers, resumable=True, hours_left=_hours_left(run))
     execution.tell(done)
 

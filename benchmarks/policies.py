@@ -24,7 +24,7 @@ from typing import Any
 
 from agent import gates
 from agent.gates import Known, Situation, Tried
-from agent.gates.proposal import Change
+from agent.gates.proposal import Proposal
 from agent.propose import policy_optuna
 from benchmarks.record_runs import GRID, TABLE
 from stages.common.files import ROOT, write_text
@@ -68,18 +68,9 @@ class Search:
             for k, (point, score) in enumerate(self.seen, 1)
         ]
         state = Situation("tiny-random", 160, self.score(self.present), "2 CPU cores", True, "")
-        text = "\n".join([
-            "The model is tiny-random, fine-tuned on 160 training rows with 2 CPU cores.",
-            f"The present accuracy is {self.score(self.present):.4f}.",
-            *(f"{key} is {value} in the present configuration." for key, value in self.present.items()),
-        ])  # fmt: skip
-        library = {
-            f"[lib: grid==1 grid.{key.rpartition('.')[2]}]": f"{key}\nThis parameter takes one of the values of the grid." for key in GRID
-        }
-        sources = {"[situation]": text, **library, **{f"[experiment: {each.folder}]": each.told for each in tried}}
         space = {key: Dimension("choice", choices=list(values)) for key, values in GRID.items()}
         agent = Agent("table", "optuna", 24.0, self.seed, near=0.0, budget=Budget(), space=space)
-        return Known({**self.present, "train.stage": "sft"}, sources, state, agent, tried=tried)
+        return Known({**self.present, "train.stage": "sft"}, {}, state, agent, tried=tried)
 
 
 def by_gated_random(search: Search) -> Point | None:
@@ -91,9 +82,9 @@ def by_gated_random(search: Search) -> Point | None:
 
 
 def _passes(search: Search, known: Known, key: str, value: Any) -> Point | None:
-    changes = (Change(key, search.present[key], value),)
-    refused = gates.check(policy_optuna._proposal(known, [changes], [], 0.0), known)
-    return None if [each for each in refused if each.option == policy_optuna.option_name(changes)] else {**search.present, key: value}
+    step = policy_optuna.option(known, {key: value}, 0.0)
+    refused = gates.check(Proposal("", (step,), policy_optuna.POLICY), known)
+    return None if refused else {**search.present, key: value}
 
 
 def by_random(search: Search) -> Point:

@@ -50,6 +50,11 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
         if kinds[place : place + 1] != ["data_quality"]:
             reason = "made-up or wrong facts were reported: an option of kind data_quality has to come before any parameter"
             refused.append(Refusal("priorities", "", reason))
+    return [*refused, *_arguments(proposal, known)] if proposal.argued else refused
+
+
+def _arguments(proposal: Proposal, known: Known) -> list[Refusal]:
+    refused = []
     if lacking := unexplored(proposal.verified, known):
         told = " and ".join(lacking)
         refused.append(

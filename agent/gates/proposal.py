@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 KINDS = ("parameter", "data_quality", "model_variant")
@@ -92,7 +92,7 @@ class Pitfall:
 
 @dataclass(frozen=True)
 class Option:
-    """One experiment that could be next.
+    """One experiment that could be next; a drawn one has no argument, so that most texts are empty.
 
     Attributes:
         kind: a parameter of training or data; the quality of the data; the variant of the model.
@@ -107,12 +107,12 @@ class Option:
     kind: str
     changes: tuple[Change, ...]
     why: str
-    evidence: tuple[Quote, ...]
-    expected: str
-    pitfalls: tuple[Pitfall, ...]
-    at_least: float
-    instead: str
-    when: str
+    evidence: tuple[Quote, ...] = ()
+    expected: str = ""
+    pitfalls: tuple[Pitfall, ...] = ()
+    at_least: float = math.nan
+    instead: str = ""
+    when: str = ""
     several: str = ""
     different: str = ""
     disagreement: str = ""
@@ -136,7 +136,11 @@ class Proposal:
     verified: str
     options: tuple[Option, ...]
     policy: str = ""
-    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def argued(self) -> bool:
+        """Whether somebody argues for it. Optuna only draws; whoever is unknown has to argue."""
+        return self.policy != "optuna"
 
 
 def from_json(value: dict[str, Any], policy: str) -> Proposal:

@@ -22,7 +22,7 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
             refused.append(
                 Refusal("repeat", option.name, f"this repeats {found.folder} ({found.told}): the same parameters but for seeds and names")
             )
-        elif found is not None and far < known.agent.near and not option.different.strip():
+        elif proposal.argued and found is not None and far < known.agent.near and not option.different.strip():
             refused.append(
                 Refusal(
                     "repeat",

@@ -28,6 +28,7 @@ FIRST_LINE = {
     "web": "Grounding: web; citations name official pages, and what is installed here.",
     "library": "Grounding: installed packages; citations name the documentation of the versions that run here.",
     "none": "No grounding: neither knowledge base, web nor installed packages could be read. Every technical claim below is [unverified].",
+    "history": "Grounding: the finished experiments; a draw cites nothing, so nothing else was read.",
 }
 
 

@@ -1,8 +1,8 @@
 """The policy without a language model: Optuna's TPE over the declared space, with the finished experiments as its trials.
 
-TPE (Bergstra et al. 2011, NeurIPS 24) proposes one variable at a time here, so that a difference can be put down to it; which variable
-comes
-next is drawn with a seed among those that were tried least. Equal history and equal seed give an equal proposal, also after a kill.
+TPE (Bergstra et al. 2011, NeurIPS 24) proposes one variable at a time here, so that a difference can be put down
+to it. Which variable comes next is drawn with a seed among those that were tried least. Equal history and equal
+seed give an equal proposal, also after a kill. It argues for nothing, so the gates for arguments do not ask it.
 """
 
 from __future__ import annotations
@@ -12,26 +12,23 @@ import random
 import re
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from agent import gates
 from agent.gates import Known, Refusal
-from agent.gates.citations import SITUATION, UNVERIFIED
 from agent.gates.permissions import unread
-from agent.gates.priorities import made_up, variant
-from agent.gates.proposal import Change, Option, Pitfall, Proposal
-from agent.propose.evidence import evidence
-from agent.propose.situation import CHECKED
+from agent.gates.priorities import QUALITY, made_up, variant
+from agent.gates.proposal import Change, Option, Proposal
 from stages.common.files import sha256_text
 from stages.common.schema.loop import Dimension
 
+POLICY = "optuna"
 DRAWS = 3
 """Values of one variable that TPE gives, before what it did not draw."""
 CARE = (
-    ("audit-data", "a person audits a sample of 50 rows for correctness", "Errors in the rows that the answers repeat"),
-    ("check-names", "a person checks entity names and facts in the rows against the expected outputs", "Names that the rows get wrong"),
-    ("add-context", "a person adds grounding context, such as a product catalog, to each row", "Answers that rest on what is given"),
+    ("audit-data", "audit a sample of 50 rows for correctness"),
+    ("check-names", "check entity names and facts in the rows against the expected outputs"),
+    ("add-context", "add grounding context, such as a product catalog, to each row"),
 )
 """What a person can do about rows that teach wrong facts, in turn: no parameter does it."""
 TRIES = 24
@@ -41,40 +38,75 @@ STARTUP = 4
 
 
 def propose(known: Known, gain: float = 0.01) -> tuple[Proposal | None, list[Refusal]]:
-    """Options that pass the gates, and the reasons for which others did not; None where nothing is left to move.
+    """Options that pass the gates, and the reasons for which others did not; None if nothing is left to move.
 
-    Steps of one variable come first; where none is left, steps of two.
+    Steps of one variable come first; if none is left, a step of two.
 
     Args:
         gain: the smallest gain worth having: the success gate is that much above the present accuracy.
     """
     dice = random.Random(f"{known.agent.seed} {len(known.tried)}")
     weight = importance(known)
-    order = sorted(known.agent.space, key=lambda key: (times_tried(known, key) > 0, -weight.get(key, 0.0), dice.random()))
+    order = sorted(
+        known.agent.space,
+        key=lambda key: (times_tried(known, key) > 0, -weight.get(key, 0.0), dice.random()),
+    )
     if made_up(known.agent.reported):  # the data come before any parameter
-        order.sort(key=lambda key: not gates.priorities.QUALITY.fullmatch(key))
-    first = _standing(known)
-    wanted = known.agent.options - len(first)
+        order.sort(key=lambda key: not QUALITY.fullmatch(key))
+    first = standing(known)
     values = {key: draws(known, key, known.agent.space[key]) for key in order}
-    pairs = list(itertools.combinations(order, 2))
-    chosen: list[tuple[Change, ...]] = []
     refused: list[Refusal] = []
-    for keys in [*((key,) for key in order), *pairs]:
-        if len(chosen) == wanted or (chosen and len(keys) > 1):
-            break
-        for drawn in itertools.islice(itertools.product(*(values[key] for key in keys)), TRIES):
-            if len(keys) == 1 and _said(known, keys[0], drawn[0]):
-                continue
-            changes = tuple(Change(key, known.params[key], value) for key, value in zip(keys, drawn, strict=True))
-            trial = _proposal(known, [*chosen, changes], first, gain)
-            problems = [each for each in gates.check(trial, known) if each.option == option_name(changes)]
-            if not problems:
-                chosen.append(changes)
-                break
-            refused += [each for each in problems[:1] if each not in refused]
+    chosen: list[Option] = []
+    wanted = max(1, known.agent.options - len(first))
+    for key in order:
+        if len(chosen) < wanted:
+            chosen += _passing(known, (key,), values, gain, refused)
+    for pair in itertools.combinations(order, 2):
+        if not chosen:
+            chosen += _passing(known, pair, values, gain, refused)
     if not chosen:
         return None, refused
-    return _proposal(known, chosen, first, gain), refused
+    return Proposal("", (*first, *chosen), POLICY), refused
+
+
+def _passing(known: Known, keys: tuple[str, ...], values: dict[str, list[Any]], gain: float, refused: list[Refusal]) -> list[Option]:
+    """The first step of these variables that passes the gates, if any; what is said against others goes into `refused`."""
+    for drawn in itertools.islice(itertools.product(*(values[key] for key in keys)), TRIES):
+        if len(keys) == 1 and _said(known, keys[0], drawn[0]):
+            continue
+        step = option(known, dict(zip(keys, drawn, strict=True)), gain)
+        problems = [each for each in gates.check(Proposal("", (step,), POLICY), known) if each.option == step.name]
+        if not problems:
+            return [step]
+        refused += [each for each in problems[:1] if each not in refused]
+    return []
+
+
+def option(known: Known, values: dict[str, Any], gain: float) -> Option:
+    """A step to these values, without an argument: what was drawn, and what would be a success."""
+    changes = tuple(Change(key, known.params[key], value) for key, value in values.items())
+    accuracy = known.situation.accuracy
+    success = 1.0 if accuracy is None else min(1.0, round(accuracy + gain, 4))
+    steps = ", ".join(change.in_words() for change in changes)
+    return Option(
+        name=option_name(changes),
+        kind="data_quality" if all(QUALITY.fullmatch(key) for key in values) else "parameter",
+        changes=changes,
+        why=f"{steps}, drawn by TPE from {len(known.tried)} comparable experiments.",
+        expected=f"An accuracy of at least {success:g} instead of {_shown(accuracy)}.",
+        at_least=success,
+    )
+
+
+def standing(known: Known) -> list[Option]:
+    """What only a person can do comes before any parameter: another variant of the model, care for the data."""
+    found = []
+    if problem := variant(known):
+        found.append(Option("other-variant", "model_variant", (), f"{problem}."))
+    if made_up(known.agent.reported):
+        name, what = CARE[len(known.tried) % len(CARE)]
+        found.append(Option(name, "data_quality", (), f"Made-up or wrong answers were reported: {what}."))
+    return found
 
 
 def times_tried(known: Known, key: str) -> int:
@@ -193,73 +225,5 @@ def option_name(changes: Sequence[Change]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")[:40].strip("-")
 
 
-def _standing(known: Known) -> list[Option]:
-    """Options that come before any parameter and that only a person can take: nothing changes by itself."""
-    there, found = known.situation, []
-    if problem := variant(known):
-        found.append(
-            ("other-variant", "model_variant", f"{problem} {SITUATION}.", "A model that fits the training", "this variant is meant")
-        )
-    if made_up(known.agent.reported):
-        name, what, why = CARE[len(known.tried) % len(CARE)]
-        reason = f"People report that answers are made up or wrong, so {what} {UNVERIFIED}."
-        found.append((name, "data_quality", reason, why, "the rows are right"))
-    tail = f"{there.model}, {there.rows} training rows, accuracy {_shown(there.accuracy)}, {there.hardware} {SITUATION}."
-    success = min(1.0, round((there.accuracy or 0.0) + 0.01, 4))
-    quotes, pitfalls = tuple(evidence(known, "model.name")), (Pitfall("accuracy", "flat", 0),)
-    return [
-        Option(name, kind, (), f"{why} {tail}", quotes, f"{expected} {UNVERIFIED}.", pitfalls, success, "", f"{when} {UNVERIFIED}")
-        for name, kind, why, expected, when in found
-    ]
-
-
 def _shown(accuracy: float | None) -> str:
     return "unknown" if accuracy is None else f"{accuracy:.4f}"
-
-
-def _proposal(known: Known, changes: Sequence[tuple[Change, ...]], first: Sequence[Option], gain: float) -> Proposal:
-    """The options as an object of the same kind as a language model's; each names the next as its failure plan."""
-    options = [*first, *(_option(known, each, gain) for each in changes)]
-    if len(options) == 1:
-        options.append(_keep(options[0]))
-    names = [option.name for option in options]
-    linked = tuple(_linked(option, names[(k + 1) % len(names)]) for k, option in enumerate(options))
-    there = known.situation
-    verified = f"The model is {there.model}, which has {'a' if there.chat else 'no'} chat template of its own {SITUATION}."
-    verified += "".join(f" {line} {SITUATION}" for line in known.sources.get(SITUATION, "").splitlines() if line.startswith(CHECKED))
-    return Proposal(verified, linked, "optuna")
-
-
-def _keep(option: Option) -> Option:
-    """The other option where only one step is left: leave the present state and let a person widen the space."""
-    return replace(option, name="keep-the-present", kind="parameter", changes=(), several="", different="")
-
-
-def _linked(option: Option, other: str) -> Option:
-    return replace(option, instead=other)
-
-
-def _option(known: Known, changes: tuple[Change, ...], gain: float) -> Option:
-    there, keys = known.situation, [change.key for change in changes]
-    new = not any(key in each.differing for key in keys for each in known.tried)
-    steps = ", ".join(change.in_words() for change in changes)
-    why = (
-        f"{steps}, drawn by TPE from {len(known.tried)} comparable experiments, may do better {UNVERIFIED}. "
-        f"{there.model}, fine-tuned on {there.rows} training rows, has an accuracy of {_shown(there.accuracy)} "
-        f"with {there.hardware} {SITUATION}."
-    )
-    different = several = ""
-    if len(changes) > 1:
-        several = f"No step of one variable is left that was not tried, so {' and '.join(keys)} move together {UNVERIFIED}."
-    found, far = gates.repeat.nearest(Option("", "", changes, "", (), "", (), 0, "", ""), known)
-    if found is not None and far < known.agent.near:
-        different = f"A step of its own from [experiment: {found.folder}]: TPE looks closer where it expects the most {UNVERIFIED}."
-    success = 1.0 if there.accuracy is None else min(1.0, round(there.accuracy + gain, 4))
-    return Option(
-        option_name(changes), "data_quality" if all(gates.priorities.QUALITY.fullmatch(key) for key in keys) else "parameter", changes, why,
-        tuple(quote for key in keys for quote in evidence(known, key)),
-        f"An accuracy of at least {success:g} instead of {_shown(there.accuracy)} {UNVERIFIED}.", (Pitfall("training loss", "up", 1),),
-        success, "",
-        f"the accuracy is not above {_shown(there.accuracy)} {SITUATION}", several=several, different=different,
-        risk="medium" if new else "low",
-    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 
@@ -9,26 +10,36 @@ from agent.gates.permissions import EXTRA
 from agent.run import workspace
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
-from stages.common.redaction import redact
 from stages.common.text import plain
 
 _CHECK_S = 600.0
 
 
 def check_training(overrides: Sequence[str]) -> str:
-    """What the training stage refuses about overrides, before anything runs: memory, arguments that do not go together; "" where nothing.
+    """What the training stage refuses about overrides: memory, arguments that do not go together; "" if nothing.
 
-    Without a model and rows it says what it refuses of the names below train.extra alone. Where it cannot be asked (an older stage, no
-    answer), nothing is refused: the run itself will tell.
+    Without a model and rows it only says what it refuses of the names below train.extra. If it cannot be
+    asked (an older stage, no answer), nothing is refused: the run itself will tell.
     """
+    free = [f"++{each}" if each.startswith(EXTRA) else each for each in overrides]
     whole = all((ROOT / path).exists() for path in ("models/base.json", "models/base", "data/train"))
-    if not (ROOT / "stages/train").is_dir() or not (whole or any(EXTRA in override for override in overrides)):
+    named = any(each.startswith("++") for each in free)
+    if not (ROOT / "stages/train").is_dir() or not (whole or named):
         return ""
-    done = workspace.call([sys.executable, "-m", "stages.train", "--check", *overrides], check=False, timeout_s=_CHECK_S)
-    reason = done.stderr[max(0, done.stderr.rfind("train: error: ")) :]  # after what libraries say
-    if done.returncode != 3 or not (whole or f"where: {EXTRA}" in reason):
+    argv = [sys.executable, "-m", "stages.train", "--check", *free]
+    refused = _refused(workspace.call(argv, check=False, timeout_s=_CHECK_S).stdout)
+    if refused is None or not (whole or refused.where.startswith(EXTRA)):
         return ""
-    return plain(redact(reason), 400)
+    return plain(str(refused), 400)
+
+
+def _refused(answer: str) -> PawlError | None:
+    """The refusal in what the check answers, a JSON object; None if it says anything else."""
+    try:
+        told = json.loads(answer)["refused"]
+        return PawlError(str(told["what"]), where=str(told["where"]), fix=str(told["fix"]))
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def require_trainable(overrides: Sequence[str]) -> None:
@@ -37,7 +48,10 @@ def require_trainable(overrides: Sequence[str]) -> None:
     Raises:
         PawlError: with the training stage's own reason.
     """
-    free = [f"++{each}" if each.startswith(EXTRA) else each for each in overrides]
-    touched = any(each.removeprefix("++").startswith(("train.", "launcher.")) for each in free)
-    if touched and (reason := check_training(free)):
-        raise PawlError(f"the training stage refuses this: {reason}", where=", ".join(overrides), fix="change the override, then try again")
+    touched = any(each.startswith(("train.", "launcher.")) for each in overrides)
+    if touched and (reason := check_training(overrides)):
+        raise PawlError(
+            f"the training stage refuses this: {reason}",
+            where=", ".join(overrides),
+            fix="change the override, then try again",
+        )

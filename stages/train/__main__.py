@@ -2,7 +2,8 @@
 
 python -m stages.train                              what `dvc repro train` runs; declared in params.yaml under `train` and `launcher`
 python -m stages.train --check [OVERRIDES ...]      compose conf/ with Hydra overrides and check it: JSON on stdout (LLaMA-Factory's
-                                                    configuration, memory, warnings), or exit code 3 and why it cannot work
+                                                    configuration, memory, warnings), or exit code 3 and why it cannot work (on
+                                                    stdout as {"refused": {"what", "where", "fix"}})
 
 Writes models/adapter (an adapter, or with full and freeze a whole model; whole or not at all), reports/train.json and reports/loss.csv.
 A training that was killed or ran into launcher.timeout_h goes on from its last checkpoint the next time it is started.
@@ -28,6 +29,7 @@ from stages.common.files import ROOT, to_json, write_json, write_text
 from stages.common.gpus import untried
 from stages.common.models import base_model, fixed_arguments, with_template
 from stages.common.process import stage_lock
+from stages.common.redaction import redact
 from stages.common.schema import Evaluate, Launcher, Train
 from stages.train import checkpoints, result
 from stages.train.arguments import arguments
@@ -54,6 +56,8 @@ def main() -> None:
             print(to_json(check(args.overrides)), end="")
         except PawlError as error:
             error.code = REFUSED  # also what conf/ itself refuses, and a base or rows that are not there
+            refused = {name: redact(getattr(error, name)) for name in ("what", "where", "fix")}
+            print(to_json({"refused": refused}), end="")
             raise
         return
     with (

@@ -127,7 +127,9 @@ def test_check_answers_in_json_or_with_exit_code_3(place: Path) -> None:
         "rows of another cutoff_len"
     )
     refused = run_in(place, sys.executable, "-m", "stages.train", "--check", "+train.extra.lora_rnk=8", ok=False, env=ENV)
-    assert refused.returncode == 3 and "did you mean train.lora_rank" in refused.stderr and not refused.stdout
+    assert refused.returncode == 3
+    assert "did you mean train.lora_rank" in refused.stderr
+    assert json.loads(refused.stdout)["refused"]["where"] == "train.extra.lora_rnk"
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     assert spent < 60, "two checks, 30 s each; processor time, which other work on the machine does not lengthen"

@@ -13,11 +13,12 @@ import pytest
 
 from agent import gates
 from agent.gates import Tried
-from agent.gates.proposal import Change, Proposal, Quote, from_json, hydra_value
+from agent.gates.proposal import Change, Option, Proposal, Quote, from_json, hydra_value
 from agent.knowledge import grounding
 from agent.knowledge.grounding import Knowledge, Passage
 from agent.knowledge.history import Record
-from agent.propose import planner, policy_llm, policy_optuna, situation, words
+from agent.propose import papers, planner, policy_llm, policy_optuna, situation, words
+from agent.propose.survey import Memory
 from agent.run import account, preflight, workspace
 from stages.common.schema import LLM
 from stages.common.schema.loop import Dimension
@@ -53,7 +54,6 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[An
     """`served([reply, reply, ...])` is a scripted server, and a planner that sees the scene of `scenes` through it."""
     monkeypatch.setattr(policy_llm, "FOLDER", tmp_path)
     monkeypatch.setattr(account, "LEDGER", tmp_path / "calls.jsonl")
-    monkeypatch.setattr(planner, "read_params", lambda *_: type("P", (), {"judge": type("J", (), {"min_effect": 0.01})()})())
 
     def begin(answers: list[Any]) -> FakeServer:
         said = [each if isinstance(each, str) else json.dumps(reply(each)) for each in answers]
@@ -225,6 +225,42 @@ def test_optuna_proposes_what_passes_every_gate_and_the_same_again() -> None:
     assert other != proposal
 
 
+HOSTILE = {
+    "the benchmark": Change("benchmark.seed", 1001, 1),
+    "a jump": Change("train.learning_rate", 0.001, 0.9),
+    "what guards the benchmark": Change("data.ngram", 13, 1000),
+    "no such key": Change("train.learning_rte", 0.001, 0.002),
+    "a text that is no number": Change("train.learning_rate", 0.001, "${oc.env:HOME}"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_optuna_offers_is_judged_again_before_it_runs(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = Proposal("", (Option("step", "parameter", (HOSTILE[what],), "x"),), "optuna")
+    monkeypatch.setattr(policy_optuna, "propose", lambda *_: (offered, []))
+    monkeypatch.setattr(planner, "survey", lambda *_, reads: (OPTUNA, Knowledge("history")))
+    found = planner.plan("optuna", OPTUNA.agent, [], "run", 1)
+    assert found.option is None
+
+
+def test_a_policy_that_breaks_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken_policy(*_: Any) -> Any:
+        raise ValueError("inconsistent study")
+
+    monkeypatch.setattr(policy_optuna, "propose", broken_policy)
+    monkeypatch.setattr(planner, "survey", lambda *_, reads: (OPTUNA, Knowledge("history")))
+    with pytest.raises(ValueError, match="inconsistent study"):
+        planner.plan("optuna", OPTUNA.agent, [], "run", 1)
+
+
+def test_where_options_are_few_a_step_still_follows_what_a_person_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = replace(OPTUNA.situation, instruct=False)
+    agent = replace(OPTUNA.agent, options=2, reported="it hallucinates")
+    proposal, _ = policy_optuna.propose(replace(OPTUNA, situation=there, agent=agent))
+    assert proposal is not None
+    assert [option.kind for option in proposal.options] == ["model_variant", "data_quality", "parameter"]
+
+
 def test_optuna_goes_on_until_nothing_is_left_and_never_twice() -> None:
     known = replace(
         OPTUNA,
@@ -301,26 +337,39 @@ def test_a_value_is_an_override_that_reads_back(value: Any, text: str) -> None:
     assert OverridesParser.create().parse_override(f"a.b={text}").value() == value or value == "${oc.env:HOME}"
 
 
-@pytest.mark.parametrize(("code", "refused"), [(0, ""), (3, "train: error: needs 90 GiB, there are 24"), (1, ""), (2, "")])
-def test_the_training_stage_is_asked_whether_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, refused: str) -> None:
+REFUSED = {"refused": {"what": "needs 90 GiB, there are 24", "where": "train.cutoff_len", "fix": "less"}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        (json.dumps({"config": {}}), ""),
+        (json.dumps(REFUSED), "needs 90 GiB, there are 24 where: train.cutoff_len fix: less"),
+        ("", ""),
+        ("train: error: no JSON", ""),
+        ('{"refused": 1}', ""),
+    ],
+)
+def test_the_training_stage_is_asked_whether_it_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, refused: str) -> None:
     asked: list[list[str]] = []
 
     def call(argv: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         asked.append(argv[1:])
-        return subprocess.CompletedProcess(
-            argv, code, '{"config": {}}', "[WARNING] a library talks\ntrain: error: needs 90 GiB, there are 24\n"
-        )
+        return subprocess.CompletedProcess(argv, 3, answer, "train: error: a printed line is not read")
 
     monkeypatch.setattr(workspace, "call", call)
     monkeypatch.setattr(preflight, "ROOT", tmp_path)
     (tmp_path / "stages/train").mkdir(parents=True)
-    assert planner._Memory()(["train.lora_rank=32"]) == "" and asked == []  # no base yet, which --check refuses with 3, too
+    assert Memory()(["train.lora_rank=32"]) == "", "no base yet, which --check refuses, too"
+    assert asked == []
     for name in ("models/base", "data/train"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "models/base.json").write_text("{}")
-    memory = planner._Memory()
-    assert memory(["train.lora_rank=32", "train.extra.x=1"]) == refused and memory(["train.extra.x=1", "train.lora_rank=32"]) == refused
-    assert asked == [["-m", "stages.train", "--check", "train.lora_rank=32", "++train.extra.x=1"]]  # once
+    memory = Memory()
+    assert memory(["train.lora_rank=32", "train.extra.x=1"]) == refused
+    assert memory(["train.extra.x=1", "train.lora_rank=32"]) == refused
+    once = ["-m", "stages.train", "--check", "train.lora_rank=32", "++train.extra.x=1"]
+    assert asked == [once]
 
 
 def test_the_hypothesis_of_an_experiment_can_be_read_and_not_quoted() -> None:
@@ -343,9 +392,9 @@ def test_the_record_holds_every_proposal_and_refusal_and_a_page_for_people(
     )  # refused, and on the page all the same
     hostile = replace(GOOD, options=(replace(HALF, why=f"{HALF.why} <script>x</script> | a [unverified]."), other))
     found = plan(served([BREAKS["ratio"], hostile]))
-    monkeypatch.setattr(planner.history, "EXPERIMENTS", tmp_path)
+    monkeypatch.setattr(papers.history, "EXPERIMENTS", tmp_path)
     record = Record(7, "half-rate", "PLANNED", "h", policy="llm")
-    planner.write_papers(found, record)
+    papers.write(found, record)
     held = json.loads((tmp_path / "0007-half-rate/proposal.json").read_text())
     assert held["chosen"] == "half-rate" and held["attempts"][0]["refused"]
     assert held["attempts"][-1]["proposal"]["options"][0]["changes"] == [

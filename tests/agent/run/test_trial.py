@@ -8,7 +8,7 @@ import pytest
 
 from agent.knowledge import history
 from agent.knowledge.history import Record
-from agent.propose import planner, situation
+from agent.propose import situation, survey
 from agent.run import execution, experiment, trial
 
 NEW, OLD = "benchmark: {seed: 2}\n", "benchmark: {seed: 1}\n"
@@ -58,14 +58,14 @@ def test_a_secret_in_an_error_stays_out_of_the_record(tmp_path: Path, monkeypatc
 
 
 def test_the_composer_names_what_overrides_repeat_or_crashed_like(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner.settings, "resolve", lambda overrides: {"train.lora_rank": int(overrides[0][-1])})
-    seals = [planner.settings.fingerprint({"train.lora_rank": rank}) for rank in range(5)]
+    monkeypatch.setattr(survey.settings, "resolve", lambda overrides: {"train.lora_rank": int(overrides[0][-1])})
+    seals = [survey.settings.fingerprint({"train.lora_rank": rank}) for rank in range(5)]
     records = [
         Record(1, "kept", "KEPT", "h", fingerprint=seals[1]),
         Record(2, "oom", "CRASHED", "h", fingerprint=seals[2], reason="out of memory"),
         Record(3, "stopped", "CRASHED", "h", fingerprint=seals[3], reason=execution.INTERRUPTED),
     ]
-    composer = planner._Composer(records)
+    composer = survey.Composed(records)
     found = [composer.repeats([f"train.lora_rank={rank}"]) for rank in (1, 2, 3, 4)]
     assert found == ["this repeats 0001-kept (KEPT)", "this repeats 0002-oom (CRASHED, out of memory)", "", ""]
 
