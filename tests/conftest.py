@@ -6,13 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from stages.common.doctor import missing
-from tests import gpu_machines
+from tests import fake_hub, gpu_machines
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -80,3 +80,9 @@ def run_in(
 def gpu_machine(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> gpu_machines.Make:
     """Makes this machine one with the GPUs that it is called with."""
     return gpu_machines.install(tmp_path_factory.mktemp("gpus"), monkeypatch)
+
+
+@pytest.fixture
+def start_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_hub.StartHub]:
+    """Starts a hub of these repositories: `start_hub({"org/name": {"config.json": b"{}"}})`."""
+    yield from fake_hub.install(tmp_path, monkeypatch)

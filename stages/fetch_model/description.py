@@ -12,9 +12,9 @@ from stages.common.errors import PawlError
 from stages.common.files import read_json, sha256_file, sha256_text
 from stages.common.models import refuse_code
 
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _OTHERS = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-           "merges.txt", "chat_template.jinja", "chat_template.json", *_TOKENIZERS)  # fmt: skip
+           "merges.txt", "chat_template.jinja", "chat_template.json", *TOKENIZERS)  # fmt: skip
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def describe(folder: Path) -> dict[str, Any]:
         raise PawlError("config.json names no model_type", where=str(config), fix="take the config.json that the model came with")
     refuse_code(folder)
     weights = _weights(folder)
-    _required(folder, _TOKENIZERS, f"a tokenizer ({' or '.join(_TOKENIZERS)})")
+    _required(folder, TOKENIZERS, f"a tokenizer ({' or '.join(TOKENIZERS)})")
     parameters = sum(_parameters(path) for path in weights)
     index = [folder / "model.safetensors.index.json"] if len(weights) > 1 else []
     present = [*weights, *index, *(folder / name for name in _OTHERS if (folder / name).is_file())]
@@ -58,6 +58,8 @@ def _weights(folder: Path) -> list[Path]:
                 f"weights that the index names are missing: {', '.join(missing[:5])}", where=str(folder), fix="fetch the model again"
             )
         return [folder / name for name in names]
+    if (folder / "model.safetensors").is_file():  # whatever copy in another layout lies beside it
+        return [folder / "model.safetensors"]
     found = sorted(folder.glob("*.safetensors"))
     if len(found) == 1:
         return found

@@ -10,10 +10,11 @@ from pathlib import Path
 from stages.common import wheels
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, main_root
+from stages.common.hub.fetch import fetch
+from stages.common.hub.listing import listing
+from stages.common.models import refuse_code
 from stages.common.schema import Model
-from stages.fetch_model import gguf
-
-_WANTED = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "vocab*", "merges.txt"]
+from stages.fetch_model import gguf, hub_files
 
 
 def package(model: Model, target: Path) -> int:
@@ -38,33 +39,18 @@ def _work_folder() -> Iterator[Path]:
 
 
 def hub(repo: str, revision: str) -> tuple[Path, str]:
-    """Fetch a repository of the Hugging Face hub into the hub's own cache: the folder there, and the commit.
+    """Fetch a model of the Hugging Face hub into the hub's own cache: the folder there, and the commit.
+
+    What can be refused is refused before the weights come.
 
     Raises:
-        PawlError: no such repository or revision, no access, no network and not in the cache.
+        PawlError: no such repository or revision, no access, no hub and not in its cache; or a model that cannot be used here.
     """
-    from huggingface_hub import errors, snapshot_download
-
-    where = f"{repo}@{revision}"
-    try:
-        folder = Path(snapshot_download(repo, revision=revision, allow_patterns=_WANTED, ignore_patterns=["*/*"]))
-    except errors.GatedRepoError:
-        raise PawlError(
-            "this repository asks for its licence to be accepted", where=where, fix="accept it on its page, then 'hf auth login'"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise PawlError(
-            "the repository has no such revision", where=where, fix="correct model.revision: a branch, a tag or a commit"
-        ) from None
-    except (errors.RepositoryNotFoundError, errors.HFValidationError):
-        raise PawlError(
-            "no such repository, or no access to it", where=where, fix="correct model.repo, or 'hf auth login' if it is private"
-        ) from None
-    except (errors.LocalEntryNotFoundError, OSError) as error:  # no network is one or the other, by version of the hub's client
-        first = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
-        fix = "go online (unset HF_HUB_OFFLINE), or choose a model that needs no hub: model=smollm2_135m, or model=path"
-        raise PawlError(f"the hub cannot be reached and its cache has no such model: {first}", where=where, fix=fix) from None
-    return folder, folder.name
+    found = listing(repo, revision)
+    folder = fetch(found, hub_files.settings(found))
+    refuse_code(folder)
+    fetch(found, hub_files.weights(found))
+    return folder, found.commit
 
 
 def below_cache(folder: Path) -> str:

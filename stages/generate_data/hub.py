@@ -5,10 +5,10 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 from stages.common.errors import PawlError
+from stages.common.hub.fetch import fetch
+from stages.common.hub.listing import listing
 from stages.common.questions import Bad, Question
 from stages.common.records import SUFFIXES, parse
 from stages.common.schema import Source
@@ -23,12 +23,13 @@ def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
     Raises:
         PawlError: the hub cannot be reached and the files are not in its cache; no file has the split's or the pattern's name.
     """
-    folder = _folder(source)
-    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.name.endswith(_SUFFIXES))
+    found = listing(source.repo, source.revision, "dataset")
+    names = sorted(name for name in found.files if name.endswith(_SUFFIXES))
     chosen = [name for name in names if fnmatch.fnmatch(name, source.path)] if source.path else of_split(names, source.subset, source.split)
     if not chosen:
         what = f"no file of {source.repo} has rows of {source.subset} {source.split}".replace("  ", " ")
         raise PawlError(what, where=f"{where}.split", fix=f"name one in {where}.path: {', '.join(names[:10]) or 'it has no such files'}")
+    folder = fetch(found, chosen)
     for name in chosen:
         yield from parse(
             folder / name, f"{source.repo}/{name}", source.format, source.columns, ignore=source.ignore,
@@ -50,23 +51,3 @@ def of_split(names: list[str], subset: str, split: str) -> list[str]:
 
 def _says(name: str, word: str) -> bool:
     return not word or re.search(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", name) is not None
-
-
-def _folder(source: Source) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-
-    patterns = [source.path] if source.path else [f"*{suffix}" for suffix in _SUFFIXES]
-    wanted: dict[str, Any] = {"repo_type": "dataset", "revision": source.revision, "allow_patterns": patterns}
-    try:
-        return Path(snapshot_download(source.repo, **wanted))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
-        try:
-            return Path(snapshot_download(source.repo, **wanted, local_files_only=True))  # a commit does not change
-        except (LocalEntryNotFoundError, OSError):
-            pass
-        raise PawlError(
-            f"the data set {source.repo} cannot be had from the hub and is not in its cache: {' '.join(str(error).split())[:200]}",
-            where=f"{source.repo}@{source.revision}",
-            fix=f"on a machine with access: hf download --repo-type dataset {source.repo} --revision {source.revision}",
-        ) from None

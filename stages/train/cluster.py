@@ -30,6 +30,8 @@ from stages.train.arguments import FSDP
 
 _PASSED_ON = (
     "HF_HUB_OFFLINE",
+    "HF_HOME",
+    "HF_HUB_CACHE",
     "DISABLE_VERSION_CHECK",
     "TOKENIZERS_PARALLELISM",
     "HF_DATASETS_CACHE",

@@ -5,21 +5,28 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from huggingface_hub import constants as hub_constants
 
 from stages.common.errors import PawlError, from_os_error
 from stages.common.models import base_model
 from stages.common.schema import Model
 from stages.fetch_model import description, sources
 from stages.fetch_model.__main__ import fetch
+from tests.fake_hub import COMMIT, FakeHub, StartHub
 
 
-def safetensors(path: Path, values: int = 6) -> None:
+def tensors(values: int = 6) -> bytes:
     header = json.dumps(
         {"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "shape": [2, values // 2], "data_offsets": [0, 4 * values]}}
     ).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 4 * values)
+    return struct.pack("<Q", len(header)) + header + b"\0" * 4 * values
+
+
+def safetensors(path: Path, values: int = 6) -> None:
+    path.write_bytes(tensors(values))
 
 
 @pytest.fixture
@@ -112,14 +119,54 @@ def test_a_failed_fetch_leaves_no_description_of_the_model_before(folder: Path, 
     assert not (tmp_path / "models" / "base.json").exists()
 
 
-def test_the_hub_offline_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub.constants
+WHOLE = {"config.json": b'{"model_type": "llama"}', "tokenizer.json": b"{}"}
+INDEX = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}).encode()
+SHARDS = {"model.safetensors.index.json": INDEX, "model-1.safetensors": tensors(6), "model-2.safetensors": tensors(8)}
+COPIES = {
+    "consolidated.safetensors": tensors(14), "pytorch_model.bin": b"pickle", "original/consolidated.00.pth": b"pickle",
+    "model.fp16.safetensors": tensors(4), "model.gguf": b"GGUF", "onnx/model.onnx": b"onnx", "README.md": b"# Model",
+}  # fmt: skip
 
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(PawlError, match="hub cannot be reached") as error:
-        sources.hub("somebody/some-model", "main")
-    assert error.value.where == "somebody/some-model@main"
+
+def of_hub(start_hub: StartHub, files: dict[str, bytes], tmp_path: Path) -> tuple[FakeHub, dict[str, Any]]:
+    hub = start_hub({"org/name": files})
+    return hub, fetch(model(source="hub", repo="org/name", revision="main"), tmp_path / "models")
+
+
+@pytest.mark.parametrize("weights", [SHARDS, {"model.safetensors": tensors(14)}])
+def test_of_a_hub_model_the_weights_come_once_and_in_one_format(weights: dict[str, bytes], start_hub: StartHub, tmp_path: Path) -> None:
+    hub, described = of_hub(start_hub, WHOLE | weights | COPIES, tmp_path)
+    assert sorted(hub.files) == sorted(WHOLE | weights)
+    assert described["parameters"] == 14 and described["revision"] == COMMIT
+    assert base_model(tmp_path)[1] == Path(hub_constants.HF_HUB_CACHE) / described["path"]
+
+
+NO_TOKENIZER = {"config.json": WHOLE["config.json"], "model.safetensors": tensors(6)}
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (NO_TOKENIZER | {"tekken.json": b"{}"}, r"tekken\.json alone"),
+        (NO_TOKENIZER, "no tokenizer"),
+        ({"adapter_config.json": b"{}", "adapter_model.safetensors": tensors(6)}, "an adapter and no model"),
+        ({"model.gguf": b"GGUF", "README.md": b""}, r"no config\.json"),
+        (WHOLE | {"pytorch_model.bin": b"pickle"}, "opening a pickle runs"),
+        (WHOLE | {"consolidated.safetensors": tensors(6)}, r"no weights that transformers reads \(consolidated\.safetensors\)"),
+        (WHOLE | {"a.safetensors": tensors(6), "b.safetensors": tensors(6)}, "2 safetensors files"),
+        (WHOLE | SHARDS | {"model.safetensors.index.json": b'{"weight_map": {"a": "model-3.safetensors"}}'}, r"does not have: model-3"),
+        (WHOLE | SHARDS | {"model.safetensors.index.json": b"{}"}, "does not have: none"),
+        (WHOLE | {"config.json": b'{"model_type": "x", "auto_map": {"AutoModel": "own.Model"}}'} | SHARDS, "code of its own"),
+    ],
+)
+def test_a_repository_that_is_no_model_for_us_is_refused_before_its_weights_come(
+    files: dict[str, bytes], said: str, start_hub: StartHub, tmp_path: Path
+) -> None:
+    hub = start_hub({"org/name": files})
+    with pytest.raises(PawlError, match=said) as error:
+        fetch(model(source="hub", repo="org/name", revision="main"), tmp_path / "models")
+    assert error.value.code == 3
+    assert not [name for name in hub.files if name.endswith((".safetensors", ".bin", ".gguf"))]
 
 
 @pytest.fixture

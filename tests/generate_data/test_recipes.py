@@ -15,6 +15,7 @@ from stages.common.schema.data import Teacher as TeacherParams
 from stages.generate_data import __main__ as stage
 from stages.generate_data import hub, sources
 from stages.generate_data.recipes import divided, number_of
+from tests.fake_hub import COMMIT, StartHub
 from tests.fake_server import FakeServer
 from tests.generate_data.test_generate_data import HELD_OUT, SUMS, local, trained, words_in
 from tests.generate_data.test_generate_data import root as root
@@ -316,7 +317,7 @@ def test_the_hub_is_read_from_its_cache_and_its_absence_names_the_command(root: 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(root / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     source = Source(kind="hub", repo="org/sums", revision=commit)
-    with pytest.raises(PawlError, match="not in its cache") as error:
+    with pytest.raises(PawlError, match="its cache has no such dataset") as error:
         make(root, None, mine=source)
     assert f"hf download --repo-type dataset org/sums --revision {commit}" in error.value.fix
     folder = root / "hub/datasets--org--sums/snapshots" / commit / "data"
@@ -325,6 +326,14 @@ def test_the_hub_is_read_from_its_cache_and_its_absence_names_the_command(root: 
     (folder / "test-00000.jsonl").write_text('{"question": "t", "answer": "a"}\n')
     assert make(root, None, mine=source)["rows"] == 1
     assert trained(root)[0][0]["content"] == "q"
+
+
+def test_of_a_data_set_of_the_hub_the_files_of_the_split_alone_are_fetched(root: Path, start_hub: StartHub) -> None:
+    files = {"data/train-00000-of-00002.jsonl": b'{"question": "q", "answer": "a"}\n', "README.md": b""}
+    files |= {"data/train-00001-of-00002.jsonl": b'{"question": "r", "answer": "b"}\n', "data/test-00000-of-00001.jsonl": b"broken"}
+    hub = start_hub({"org/sums": files}, kind="dataset")
+    assert make(root, None, mine=Source(kind="hub", repo="org/sums", revision=COMMIT))["rows"] == 2
+    assert sorted(hub.files) == ["data/train-00000-of-00002.jsonl", "data/train-00001-of-00002.jsonl"]
 
 
 def test_procedural_difficulty_is_known() -> None:
