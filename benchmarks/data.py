@@ -32,9 +32,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import rows as synthetic  # noqa: E402 - needs the path above
+from stages.common.replies import Replies  # noqa: E402
 from stages.common.schema import LLM  # noqa: E402
 from stages.generate_data.recipes import divided, prompt  # noqa: E402
-from stages.generate_data.replies import Replies  # noqa: E402
 from stages.generate_data.teacher import Budget, Teacher  # noqa: E402
 
 IN_FLIGHT = 256

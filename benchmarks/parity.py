@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from stages.common import adapter as adapters
 from stages.common import engine, llm
 from stages.common.files import ROOT, read_json, read_jsonl, write_json
-from stages.common.schema import Engine
+from stages.common.schema import LLM, Engine
 
 TASKS = ("chain_sum", "word_sequence_reversal")
 
@@ -33,8 +33,9 @@ def declared(name: str) -> Engine:
 
 
 def answers(endpoint: engine.Endpoint, questions: list[str], model: str = "") -> list[str]:
-    asking = llm.Asking(endpoint.base_url, model or endpoint.model, max_output_tokens=32, concurrency=64, timeout_s=900)
-    return [reply.text for reply in llm.ask(asking, [[{"role": "user", "content": text}] for text in questions], watch=endpoint.check)]
+    asked = LLM(base_url=endpoint.base_url, model=model or endpoint.model, max_output_tokens=32, concurrency=64, timeout_s=900)
+    conversations = [[{"role": "user", "content": text}] for text in questions]
+    return [reply.text for reply in llm.ask(asked, conversations, {"top_p": 1.0, "seed": 0}, watch=endpoint.check)]
 
 
 def compare(found: dict[tuple[str, str], list[str]], questions: list[str], name: str) -> list[dict[str, Any]]:

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 
 from agent.gates import Known, Refusal
 from agent.gates.proposal import SCHEMA, Proposal, from_json
-from agent.knowledge.cache import FOLDER, Cache
+from agent.knowledge.cache import FOLDER
 from agent.knowledge.grounding import FIRST_LINE, Knowledge, Passage, shown
 from agent.knowledge.history import Record
 from agent.propose import situation, words
 from agent.run import account
-from stages.common.chat import NoReply, structured
+from stages.common.chat import NoReply, Structured, structured
+from stages.common.completion import Reply
 from stages.common.errors import PawlError
+from stages.common.replies import Replies, key_of
 from stages.common.schema import LLM
 
-_KEEP_S = 30 * 86400.0
 _FORMS = {
     "kb": "[PageID: name], [lib: ...], [model card], [experiment: ...], [situation]",
     "web": "[source](URL), [lib: ...], [model card], [experiment: ...], [situation]",
@@ -73,22 +74,28 @@ def ask(asking: Asking) -> tuple[Proposal, str]:
         NoReply: the model answered, and no answer of it was valid.
     """
     llm = asking.known.agent.llm
-    cache = Cache(FOLDER / "replies", _KEEP_S)
-    name = json.dumps([asking.run, asking.trial, llm.base_url, llm.model, llm.temperature, *asking.messages])
-    text = cache.get(name)
-    if text is None:
-        try:
-            reply = structured(llm, list(asking.messages), SCHEMA)
-        except PawlError as error:
-            if not isinstance(error, NoReply) or not error.prompt_tokens + error.output_tokens:
-                raise Unreachable(error.what, where=error.where, fix=error.fix) from None
-            # paid for all the same
-            account.add_call(asking.run, asking.trial, "no reply", error.prompt_tokens, error.output_tokens, error.cost)
-            raise
-        text = json.dumps(reply.value)
-        cache.put(name, text)  # before the account: a call that is counted twice is better than one that is paid twice
-        account.add_call(asking.run, asking.trial, "propose", reply.prompt_tokens, reply.output_tokens, reply.cost)
-    return from_json(json.loads(text), "llm"), text
+    key = key_of(asking.run, asking.trial, llm.base_url, llm.model, llm.temperature, asking.messages)
+    paid = None
+    with Replies(FOLDER / "replies.sqlite") as replies:
+        reply = replies.get(key)
+        if reply is None:
+            paid = _ask(asking, llm)
+            reply = Reply(json.dumps(paid.value), paid.prompt_tokens, paid.output_tokens, "stop")
+            replies.put(key, reply)
+    if paid:  # the reply is on disk: a call that is counted twice is better than one that is paid twice
+        account.add_call(asking.run, asking.trial, "propose", paid.prompt_tokens, paid.output_tokens, paid.cost)
+    return from_json(json.loads(reply.text), "llm"), reply.text
+
+
+def _ask(asking: Asking, llm: LLM) -> Structured:
+    try:
+        return structured(llm, list(asking.messages), SCHEMA)
+    except PawlError as error:
+        if not isinstance(error, NoReply) or not error.prompt_tokens + error.output_tokens:
+            raise Unreachable(error.what, where=error.where, fix=error.fix) from None
+        # paid for all the same
+        account.add_call(asking.run, asking.trial, "no reply", error.prompt_tokens, error.output_tokens, error.cost)
+        raise
 
 
 def revise(asking: Asking, reply: str, refusals: Sequence[Refusal], found: Sequence[Passage], hypotheses: Sequence[str]) -> Asking:

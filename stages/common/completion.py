@@ -186,8 +186,9 @@ def fewer(status: int, told: str, sent: dict[str, Any]) -> dict[str, Any] | None
 def learnt(url: str, model: str, wanted: dict[str, Any], sent: dict[str, Any]) -> tuple[str, ...]:
     """Remember what was left out of a request that was then answered. Returns what was not sent in any form."""
     left = tuple(name for name in wanted if name not in sent)
-    if left:
-        _REFUSED[url, model] = left
+    known = _REFUSED.get((url, model), ())
+    if new := tuple(name for name in left if name not in known):
+        _REFUSED[url, model] = known + new
     return tuple(name for name in left if name != "max_tokens")
 
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from stages.common import llm
 from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
+from stages.common.files import sha256_text
 from stages.common.gpus import visible
-from stages.common.schema import Engine, Evaluate
+from stages.common.replies import Replies, key_of, remove
+from stages.common.schema import LLM, Engine, Evaluate
 from stages.common.scoring import Task
-from stages.evaluate.journal import Journal, request_key
 
+_KEPT_S = 7 * 24 * 3600
 _EVERY_S = 5.0
 _ALWAYS = ("max_output_tokens", "temperature", "top_p", "seed")
 _UNUSUAL = {"top_k": 0, "num_runs": 1, "limit": 0, "think_open": "", "think_close": "", "think_begun": False, "template": {}}
-Replies = list[list[list[llm.Reply]]]
+Answers = list[list[list[llm.Reply]]]
 """By repeat, task and item."""
 
 
@@ -43,11 +46,27 @@ def in_flight(engine: Engine, evaluate: Evaluate) -> int:
     return min(256 * max(1, len(visible())), 1024) if engine.kind == "vllm" else 64
 
 
+def store(folder: Path, shaping: dict[str, Any]) -> Replies:
+    """Where the replies of one evaluation are kept, so that one that was killed asks only the rest.
+
+    The file is named after a hash of all that shapes an answer but the question. Remove it once the results are
+    written: another evaluation is another measurement. The file of a killed run is kept for a week.
+    """
+    path = folder / f"{sha256_text(json.dumps(shaping, sort_keys=True, default=str))[:32]}.sqlite"
+    for old in [*folder.glob("*.sqlite"), *folder.glob("*.jsonl")]:  # the second kind by older versions
+        with suppress(FileNotFoundError):  # another evaluation has just ended
+            if old != path and time.time() - old.stat().st_mtime > _KEPT_S:
+                remove(old)
+    replies = Replies(path)
+    path.touch()
+    return replies
+
+
 def ask(
-    endpoint: Endpoint, tasks: list[Task], engine: Engine, evaluate: Evaluate, journal: Journal,
+    endpoint: Endpoint, tasks: list[Task], engine: Engine, evaluate: Evaluate, replies: Replies,
     right: Callable[[Task, int, llm.Reply], bool | None] | None = None,
-) -> Replies:  # fmt: skip
-    """Answer every item of every task, each `num_runs` times. What the journal holds is not asked again; what comes is written there.
+) -> Answers:  # fmt: skip
+    """Answer every item of every task, each `num_runs` times. What is kept is not asked again; what comes is kept.
 
     Args:
         right: whether a reply is right, where that can be told at once; for the progress alone.
@@ -56,15 +75,17 @@ def ask(
         PawlError: a request failed for good, a server died, a prompt does not fit or an answer was lost. Nothing partial is returned.
     """
     keys = {
-        (repeat, number, index): request_key(turns, repeat)
+        (repeat, number, index): key_of(turns, repeat)
         for repeat in range(evaluate.num_runs) for number, task in enumerate(tasks) for index, turns in enumerate(task.conversations)
     }  # fmt: skip
-    done = sum(key in journal.replies for key in keys.values())
+    found = {key: reply for key in keys.values() if (reply := replies.get(key))}
+    done = sum(key in found for key in keys.values())
     if done:
         print(f"  {done} of {len(keys)} answers are there from a run that was stopped")
     progress = _Progress(len(keys), done)
+    model = _model(endpoint, engine, evaluate)
     for repeat in range(evaluate.num_runs):
-        places = [place for place, key in keys.items() if place[0] == repeat and key not in journal.replies]
+        places = [place for place, key in keys.items() if place[0] == repeat and key not in found]
         # the longest first: at the end only short ones run, and no long one alone
         places.sort(key=lambda place: -_length(tasks[place[1]].conversations[place[2]]))
 
@@ -72,28 +93,30 @@ def ask(
             place = places[number]
             task, index = tasks[place[1]], place[2]
             _check(reply, task.items[index]["item_id"], endpoint, engine, evaluate)
-            journal.add(keys[place], reply)
+            replies.put(keys[place], reply)
+            found[keys[place]] = reply
             progress.add(reply, right(task, index, reply) and not reply.missing if right else None)
 
         if places:
-            asking = replace(_asking(endpoint, engine, evaluate), seed=evaluate.seed + repeat)
-            with kept(journal, set(keys.values())):
-                turns = [tasks[number].conversations[index] for _, number, index in places]
-                llm.ask(asking, turns, on_reply=on_reply, watch=endpoint.check)
+            turns = [tasks[number].conversations[index] for _, number, index in places]
+            with counted(replies, set(keys.values())):
+                llm.ask(model, turns, _options(evaluate, repeat), on_reply=on_reply, watch=endpoint.check)
     progress.end()
     return [
-        [[journal.replies[keys[repeat, number, index]] for index in range(len(task.items))] for number, task in enumerate(tasks)]
+        [[found[keys[repeat, number, index]] for index in range(len(task.items))] for number, task in enumerate(tasks)]
         for repeat in range(evaluate.num_runs)
     ]
 
 
 @contextmanager
-def kept(journal: Journal, wanted: set[str]) -> Iterator[None]:
-    """Say, where asking ends early, what is on disk: it is not asked, or paid for, again."""
+def counted(replies: Replies, wanted: set[bytes]) -> Iterator[None]:
+    """If asking ends early, say how many replies are on disk: they are not asked, or paid for, again."""
     try:
         yield
     except (PawlError, KeyboardInterrupt, SystemExit) as error:
-        told = f"{sum(key in journal.replies for key in wanted)} of {len(wanted)} answers are kept, and the next run asks only the rest"
+        told = (
+            f"{sum(replies.get(key) is not None for key in wanted)} of {len(wanted)} answers are kept, and the next run asks only the rest"
+        )
         if isinstance(error, PawlError):
             error.fix = "; ".join(filter(None, (error.fix, told)))
         else:
@@ -101,15 +124,26 @@ def kept(journal: Journal, wanted: set[str]) -> Iterator[None]:
         raise
 
 
-def _asking(endpoint: Endpoint, engine: Engine, evaluate: Evaluate) -> llm.Asking:
-    extra: dict[str, Any] = {"top_k": evaluate.top_k} if evaluate.top_k else {}
+def _model(endpoint: Endpoint, engine: Engine, evaluate: Evaluate) -> LLM:
+    return LLM(
+        base_url=endpoint.base_url,
+        model=endpoint.model,
+        api_key_env=endpoint.api_key_env,
+        temperature=evaluate.temperature,
+        max_output_tokens=evaluate.max_output_tokens,
+        concurrency=in_flight(engine, evaluate),
+        timeout_s=evaluate.request_timeout_s,
+        retries=evaluate.retries,
+    )
+
+
+def _options(evaluate: Evaluate, repeat: int) -> dict[str, Any]:
+    options: dict[str, Any] = {"top_p": evaluate.top_p, "seed": evaluate.seed + repeat}
+    if evaluate.top_k:
+        options["top_k"] = evaluate.top_k
     if evaluate.template:
-        extra["chat_template_kwargs"] = dict(evaluate.template)
-    return llm.Asking(
-        base_url=endpoint.base_url, model=endpoint.model, api_key_env=endpoint.api_key_env, max_output_tokens=evaluate.max_output_tokens,
-        temperature=evaluate.temperature, top_p=evaluate.top_p, seed=evaluate.seed, concurrency=in_flight(engine, evaluate),
-        timeout_s=evaluate.request_timeout_s, retries=evaluate.retries, extra=extra,
-    )  # fmt: skip
+        options["chat_template_kwargs"] = dict(evaluate.template)
+    return options
 
 
 def _length(turns: list[dict[str, str]]) -> int:

@@ -13,13 +13,14 @@ from typing import Any
 
 from stages.common import llm
 from stages.common.errors import PawlError
+from stages.common.replies import key_of
 from stages.common.schema import LLM
 from stages.common.scoring import Scorer, Task, evaluator, is_judged, named
 from stages.common.verdicts import Score, by_rule
-from stages.evaluate.infer import kept
-from stages.evaluate.journal import Journal, request_key
+from stages.evaluate.infer import counted, store
 
 _ROLES = {"HUMAN": "user", "BOT": "assistant", "SYSTEM": "system"}
+_OPTIONS = {"top_p": 1.0, "seed": 0}
 
 
 def check(tasks: list[Task], judge: LLM) -> None:
@@ -42,7 +43,7 @@ def identity(judge: LLM) -> dict[str, Any]:
 
 
 def scores(judge: LLM, folder: Path, scorer: Scorer, notes: list[llm.Reply] | None = None) -> Score:
-    """What `score.rows` takes in the evaluator's place. Replies are journalled: a judge is paid once.
+    """What `score.rows` takes in the evaluator's place. Replies are kept in `folder`: a judge is paid once.
 
     Args:
         notes: gets the judge's replies, for what is odd about them.
@@ -83,35 +84,32 @@ def _ask(
     judge: LLM, folder: Path, spec: dict[str, Any], task: Task, predictions: list[Any], indices: Any, notes: list[llm.Reply]
 ) -> list[float]:  # fmt: skip
     indices = list(indices)
-    asking = llm.Asking(
-        base_url=judge.base_url, model=judge.model, max_output_tokens=judge.max_output_tokens, temperature=judge.temperature,
-        concurrency=judge.concurrency, timeout_s=judge.timeout_s, retries=judge.retries, api_key_env=judge.api_key_env,
-    )  # fmt: skip
     conversations = [question(spec, task.items[index], predictions[index]) for index in indices]
-    keys = [request_key(turns, 0) for turns in conversations]
-    journal = Journal(folder, {"judge": identity(judge), "base_url": judge.base_url})
-    missing = [number for number, key in enumerate(keys) if key not in journal.replies]
-    try:
+    keys = [key_of(turns, 0) for turns in conversations]
+    with store(folder, {"judge": identity(judge), "base_url": judge.base_url}) as replies:
+        found = {key: reply for key in keys if (reply := replies.get(key))}
+        missing = [number for number, key in enumerate(keys) if key not in found]
+
+        def on_reply(number: int, reply: llm.Reply) -> None:
+            key = keys[missing[number]]
+            replies.put(key, reply)
+            found[key] = reply
+
         if missing:
             print(f"asking the judge {judge.model} about {len(missing)} answers to {task.name}")
-            with kept(journal, set(keys)):
-                llm.ask(
-                    asking, [conversations[number] for number in missing],
-                    on_reply=lambda number, reply: journal.add(keys[missing[number]], reply),
-                )  # fmt: skip
-    finally:
-        journal.close()
-    notes.extend(journal.replies[key] for key in keys)
+            with counted(replies, set(keys)):
+                llm.ask(judge, [conversations[number] for number in missing], _OPTIONS, on_reply=on_reply)
+    notes.extend(found[key] for key in keys)
     read = _reader(spec)
     said = [
-        {"prediction": journal.replies[key].text, "gold": task.golds[index]} for key, index in zip(keys, indices, strict=True)
+        {"prediction": found[key].text, "gold": task.golds[index]} for key, index in zip(keys, indices, strict=True)
     ]  # fmt: skip
-    found = [read([one]) for one in said]
-    if said and abs(math.fsum(found) / len(found) - read(said)) > 1e-6:
+    scored = [read([one]) for one in said]
+    if said and abs(math.fsum(scored) / len(scored) - read(said)) > 1e-6:
         raise PawlError(
             f"the judged items of {task.name} do not add up to the metric", where="benchmark.suites", fix="choose another evaluator"
         )
-    return found
+    return scored
 
 
 def _reader(spec: dict[str, Any]) -> Callable[[list[dict[str, Any]]], float]:

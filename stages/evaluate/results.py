@@ -13,12 +13,12 @@ from typing import Any
 
 from stages.common import details, engine, items, llm, scoring
 from stages.common.files import ROOT, sha256_text
+from stages.common.replies import key_of, remove
 from stages.common.schema import Config
 from stages.common.scoring import Scorer, Task
 from stages.common.server import ServerDiedError
 from stages.common.verdicts import Score, Verdicts, beside
 from stages.evaluate import benchmark, infer, judged, sandbox, score
-from stages.evaluate.journal import Journal, request_key
 from stages.evaluate.think import Thinking
 
 
@@ -31,7 +31,7 @@ class Answered:
         fingerprint: what they depend on beside what is asked: model, template, engine, sampling.
     """
 
-    replies: infer.Replies
+    replies: infer.Answers
     scorers: list[Scorer]
     fingerprint: dict[str, Any]
 
@@ -40,7 +40,7 @@ class Answered:
 def answered(
     tasks: list[Task], params: Config, base: dict[str, Any], model_dir: Path, adapter: Path | None, log: Path, run: int = 0
 ) -> Iterator[Answered]:
-    """All items' replies, for as long as the block lasts; the journal that kept them is removed when it ends without an error.
+    """All items' replies, for as long as the block lasts; the store that kept them is removed if it ends without an error.
 
     A server that dies is started once more, and asked what is missing.
 
@@ -63,18 +63,17 @@ def answered(
             ) as endpoint:  # fmt: skip
                 fingerprint = endpoint.fingerprint | infer.settings(params.evaluate) | clock(params, base)
                 shaping = _shaping(fingerprint, endpoint, tasks, base) | {"base_url": params.engine.base_url}
-                journal = Journal(ROOT / ".pawl" / "eval", shaping | ({"run": run} if run else {}))
-                try:
-                    replies = infer.ask(endpoint, tasks, params.engine, params.evaluate, journal, _right(tasks, scorers, params))
-                finally:
-                    journal.close()
+                shaping |= {"run": run} if run else {}
+                right = _right(tasks, scorers, params)
+                with infer.store(ROOT / ".pawl" / "eval", shaping) as kept:
+                    replies = infer.ask(endpoint, tasks, params.engine, params.evaluate, kept, right)
             break
         except ServerDiedError as error:
             if attempt == 2:
                 raise
             print(f"evaluate: {error.what.splitlines()[0]}; starting it once more")
     yield Answered(replies, scorers, fingerprint)
-    journal.remove()
+    remove(kept.path)
 
 
 def clock(params: Config, base: dict[str, Any]) -> dict[str, str]:
@@ -144,17 +143,23 @@ def ruler(tasks: list[Task], params: Config) -> dict[str, Any]:
     if any(not task.scoring for task in tasks):
         found |= {"evaluator": params.benchmark.evaluator, "postprocessor": params.benchmark.postprocessor}
     if suites := [task for task in tasks if task.scoring]:
-        found["prompts_sha256"] = sha256_text("\n".join(sorted(request_key(turns, 0) for task in tasks for turns in task.conversations)))
+        found["prompts_sha256"] = _prompts(tasks)
         found["scoring_sha256"] = sha256_text(json.dumps({task.name: task.scoring for task in suites}, sort_keys=True))
     if any(scoring.is_judged(task) for task in suites):
         found["judge"] = judged.identity(params.engine.judge)
     return found
 
 
-def _shaping(fingerprint: dict[str, Any], endpoint: engine.Endpoint, tasks: list[Task], base: dict[str, Any]) -> dict[str, Any]:
-    """What a journal is found by: all that shapes an answer, the base's small files too.
+def _prompts(tasks: list[Task]) -> str:
+    """A hash of all questions, whatever their order."""
+    keys = [key_of(turns, 0).hex()[:32] for task in tasks for turns in task.conversations]
+    return sha256_text("\n".join(sorted(keys)))
 
-    And the splits: two evaluations at once, of one model's two splits, must not remove each other's journal.
+
+def _shaping(fingerprint: dict[str, Any], endpoint: engine.Endpoint, tasks: list[Task], base: dict[str, Any]) -> dict[str, Any]:
+    """By which kept replies are found: all that shapes an answer, the base's small files too.
+
+    And the splits: two evaluations at once, of one model's two splits, must not remove each other's replies.
     """
     splits = sorted({task.split for task in tasks})
     return fingerprint | {"model": endpoint.model, "files": base.get("files"), "splits": splits}

@@ -25,10 +25,10 @@ from stages.common.errors import run_main
 from stages.common.files import ROOT, fresh_folder, main_root, write_json, write_text
 from stages.common.models import base_model
 from stages.common.process import stage_lock, time_limit
+from stages.common.replies import Replies
 from stages.common.schema import Data
 from stages.generate_data import card, decontaminate, sources, spool, tokens
 from stages.generate_data.filters import Filters
-from stages.generate_data.replies import Replies
 from stages.generate_data.rows import Counts, Seen, dataset_info, quantiles
 from stages.generate_data.teacher import Budget, Teacher
 

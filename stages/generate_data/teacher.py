@@ -19,12 +19,13 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from stages.common.errors import PawlError
-from stages.common.llm import Asking, Client, Failed, Reply
+from stages.common.llm import Client, Failed, Reply
+from stages.common.replies import Replies, key_of
 from stages.common.schema import LLM
-from stages.generate_data.replies import Replies, key_of
 
 T = TypeVar("T")
 _GRACE_S = 10.0  # for requests in flight when the reader stops, as at Ctrl-C
+_TOP_P = 1.0
 _WINDOW = 4  # times the concurrency: a slow reply holds back the results behind it, not the requests
 
 
@@ -54,7 +55,7 @@ class Budget:
         self.requests += 1
         self.prompt_tokens += reply.prompt_tokens
         self.output_tokens += reply.output_tokens
-        self.cost += (reply.prompt_tokens * llm.price_in + reply.output_tokens * llm.price_out) / 1e6
+        self.cost += llm.cost(reply.prompt_tokens, reply.output_tokens)
 
     def left(self, llm: LLM) -> float:
         """How many replies still fit: infinite without a limit, at least one before the first reply."""
@@ -85,7 +86,7 @@ class Usage:
         self.requests += 1
         self.prompt_tokens += reply.prompt_tokens
         self.output_tokens += reply.output_tokens
-        self.cost = (self.prompt_tokens * llm.price_in + self.output_tokens * llm.price_out) / 1e6
+        self.cost = llm.cost(self.prompt_tokens, self.output_tokens)
         self.odd.update(
             told for told, holds in (
                 ("without text", reply.missing), ("with tokens that are estimated", reply.estimated),
@@ -97,6 +98,12 @@ class Usage:
         """As the stage's report has it; `odd` where there is something to say."""
         told = {name: getattr(self, name) for name in ("requests", "prompt_tokens", "output_tokens", "cost")}
         return told | ({"odd": dict(sorted(self.odd.items()))} if self.odd else {})
+
+
+def request_key(llm: LLM, messages: list[dict[str, str]], seed: int) -> bytes:
+    """By which a reply is found again; the address of the server is no part of it."""
+    sampling = [llm.max_output_tokens, llm.temperature, _TOP_P, seed]
+    return key_of(llm.model, sampling, messages)
 
 
 @dataclass
@@ -115,10 +122,6 @@ class Teacher:
         self.llm, self.replies, self.budget, self.where = llm, replies, budget, where
         self.usage = Usage()
         self.retried = 0
-        self.asking = Asking(
-            base_url=llm.base_url, model=llm.model, max_output_tokens=llm.max_output_tokens, temperature=llm.temperature,
-            concurrency=llm.concurrency, timeout_s=llm.timeout_s, retries=llm.retries, api_key_env=llm.api_key_env,
-        )  # fmt: skip
         self._loop = asyncio.new_event_loop()
         self._client: Client | None = None
         self._todo: deque[_Slot] = deque()
@@ -182,7 +185,7 @@ class Teacher:
                 del self._asked[slot.key]
 
     def _slot(self, request: Any, messages: list[dict[str, str]], seed: int) -> _Slot:
-        key = key_of(self.asking, messages, seed)
+        key = request_key(self.llm, messages, seed)
         slot = _Slot(request, key, messages, seed)
         if key in self._asked:
             self._asked[key].append(slot)
@@ -204,7 +207,7 @@ class Teacher:
     async def _wait(self, head: _Slot) -> None:
         """Run requests until the first of the window has its result."""
         if self._client is None:
-            self._client = await Client(self.asking).__aenter__()
+            self._client = await Client(self.llm, top_p=_TOP_P).__aenter__()
         while head.result is None:
             self._changed.clear()
             self._start()
@@ -227,7 +230,7 @@ class Teacher:
         try:
             while True:  # goes on with the next one: a task for each request would cost as much as its parsing
                 try:
-                    result = await self._client.complete(slot.messages, slot.seed)
+                    result = await self._client.complete(slot.messages, seed=slot.seed)
                     self.budget.add(result, self.llm)
                     self.replies.put(slot.key, result)
                 except Failed as error:

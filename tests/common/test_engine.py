@@ -22,7 +22,7 @@ from stages.common.gpus import prove
 from stages.common.lease import Lease, Wanted, leased
 from stages.common.models import fixed_date
 from stages.common.placement import Split
-from stages.common.schema import Engine
+from stages.common.schema import LLM, Engine
 from tests.fake_server import FakeServer
 from tests.gpu_machines import H100, RTX4090, TURING, Gpu
 
@@ -200,8 +200,8 @@ def test_the_server_is_gone_and_its_port_free_after_the_block_and_after_an_error
 def test_a_server_that_dies_in_the_middle_gives_the_evaluation_its_last_lines(fake_command: Path, model: Path, tmp_path: Path) -> None:
     with pytest.raises(PawlError, match=r"(?s)code 7.*dying now"):
         with engine.serve(settings("transformers"), model, None, tmp_path / "log") as endpoint:
-            asking = llm.Asking(endpoint.base_url, endpoint.model, max_output_tokens=4, timeout_s=5, retries=1)
-            llm.ask(asking, [[{"role": "user", "content": "hello"}]], watch=endpoint.check)
+            asked = LLM(base_url=endpoint.base_url, model=endpoint.model, max_output_tokens=4, timeout_s=5, retries=1)
+            llm.ask(asked, [[{"role": "user", "content": "hello"}]], {}, watch=endpoint.check)
 
 
 def test_the_fingerprint_names_no_port_time_or_path(fake_command: Path, model: Path, tmp_path: Path) -> None:

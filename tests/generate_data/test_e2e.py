@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stages.common.files import ROOT, write_jsonl
-from stages.generate_data.replies import _BATCH
+from stages.common.replies import _BATCH
 from tests.fake_server import FakeServer
 
 pytestmark = pytest.mark.e2e

@@ -8,7 +8,6 @@ import shutil
 
 import pytest
 
-from stages.common import chat
 from stages.common.files import read_json, write_json
 from stages.common.schema import LLM, Experiment
 from stages.judge import prompt, samples
@@ -25,9 +24,7 @@ def reply(**changes):
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch):
-    monkeypatch.setattr(chat, "_PAUSE_S", 0.01)
-    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
-    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)
+    monkeypatch.setattr("stages.common.llm._PAUSE_S", 0.01)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from stages.common.schema.rules import checks, number
 
 @dataclass
 class LLM:
-    """An OpenAI-compatible endpoint.
+    """An OpenAI-compatible endpoint, and how it is asked: all that stages/common/llm.py has to know of a server.
 
     Attributes:
         base_url: up to and with /v1; empty where no language model is configured.
@@ -29,6 +29,9 @@ class LLM:
     retries: int = number(4, low=0, high=20)
     price_in: float = number(0.0, low=0, unit="money per million tokens")
     price_out: float = number(0.0, low=0, unit="money per million tokens")
+
+    def cost(self, prompt_tokens: int, output_tokens: int) -> float:
+        return (prompt_tokens * self.price_in + output_tokens * self.price_out) / 1e6
 
 
 @checks(LLM)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import time
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +14,9 @@ import pytest
 
 from stages.common.errors import PawlError
 from stages.common.llm import Reply
+from stages.common.replies import Replies
 from stages.common.schema import Config
-from stages.evaluate import results
-from stages.evaluate.journal import Journal, request_key
+from stages.evaluate import infer, results
 from tests.evaluate.test_stage import Run
 from tests.fake_server import FakeServer
 
@@ -40,17 +42,16 @@ def test_an_evaluation_that_stopped_goes_on_with_the_items_that_are_missing(run:
         assert server.requests - before == asked - 20
     rows = {name: content for name, content in run.files().items() if name.endswith("jsonl")}
     assert rows == {name: content for name, content in whole.items() if name.endswith("jsonl")}
-    assert not list((run.root / ".pawl/eval").glob("*.jsonl")), "the results are written: the journal has done its work"
+    assert not list((run.root / ".pawl/eval").iterdir()), "the results are written: another evaluation is another measurement"
 
 
-def test_two_splits_of_one_model_at_once_keep_their_own_journals(run: Run) -> None:
+def test_two_splits_of_one_model_at_once_keep_their_own_replies(run: Run) -> None:
     with FakeServer(fault=lambda number, body: "401" if number > 8 else "") as server:
         with pytest.raises(PawlError):
             run(server, "test", concurrency=1, retries=0)
         server.fault = lambda number, body: ""
         run(server, "val")
-        [left] = (run.root / ".pawl/eval").glob("*.jsonl")
-        assert len(left.read_text().splitlines()) == 8, "what the other has finished is still there"
+        assert run.kept() == 8, "the other's are still there"
         before = server.requests
         run(server, "test")
         assert server.requests - before == 14 - 8
@@ -82,43 +83,31 @@ def test_other_sampling_another_model_or_another_question_is_asked_anew(run: Run
         assert server.requests - before == 38
 
 
-@pytest.mark.parametrize("torn", [b'{"key": "x", "text": "4', b"\xff\xfe\n", b'{"key": "k"}\n', b"[]\n"])
-def test_a_torn_line_counts_as_missing_and_spoils_no_other(tmp_path: Path, torn: bytes) -> None:
-    journal = Journal(tmp_path, {"a": 1})
-    journal.add("k", Reply("line\u2028 \ud800", 1, 2, "stop"))
-    journal.close()
-    with open(journal.path, "ab") as file:
-        file.write(torn)
-    again = Journal(tmp_path, {"a": 1})
-    assert again.replies == {"k": Reply("line\u2028 \ud800", 1, 2, "stop")}
-    again.add("l", Reply("next", 1, 2, "length"))
-    again.close()
-    assert Journal(tmp_path, {"a": 1}).replies.keys() == {"k", "l"}
-    assert Journal(tmp_path, {"a": 2}).replies == {}
-
-
-def test_a_full_disk_is_an_error_with_the_journals_name(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, {})
-    journal.add("k", Reply("4", 1, 2, "stop"))
-    journal._file.close()  # type: ignore[union-attr]
-    journal._file = open("/dev/full", "w", encoding="ascii")  # noqa: SIM115
-    with pytest.raises(OSError) as caught:
-        journal.add("l", Reply("5", 1, 2, "stop"))
-    assert caught.value.filename == str(journal.path) and Journal(tmp_path, {}).replies.keys() == {"k"}
-    journal._file = None
-
-
-def test_repeats_are_told_apart() -> None:
-    turns = [{"role": "user", "content": "q"}]
-    assert request_key(turns, 0) != request_key(turns, 1) and request_key(turns, 0) == request_key(list(turns), 0)
-
-
 def test_what_nobody_came_back_for_is_forgotten(tmp_path: Path) -> None:
-    old = tmp_path / "old.jsonl"
-    old.write_text("{}")
-    os.utime(old, (1, 1))
-    Journal(tmp_path, {})
-    assert not old.exists()
+    for name, age_s in {"old.sqlite": 8 * 86400, "old.sqlite-wal": 8 * 86400, "old.jsonl": 8 * 86400, "new.sqlite": 0}.items():
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (time.time() - age_s,) * 2)
+    with infer.store(tmp_path, {"a": 1}) as replies:
+        path = replies.path
+    assert {left.name for left in tmp_path.iterdir()} == {"new.sqlite", path.name}
+    os.utime(path, (1, 1))
+    infer.store(tmp_path, {"a": 1}).__exit__(None, None, None)
+    infer.store(tmp_path, {"a": 2}).__exit__(None, None, None)
+    assert path.exists(), "it was used again"
+
+
+def test_a_full_disk_ends_an_evaluation_and_says_how_much_is_kept(run: Run) -> None:
+    def full(self: Replies, connection: sqlite3.Connection, batch: list[tuple[bytes, Reply]]) -> None:
+        if run.kept() >= 5:
+            raise sqlite3.OperationalError("database or disk is full")
+        insert(self, connection, batch)
+
+    insert = Replies._insert
+    run.monkeypatch.setattr(Replies, "_insert", full)
+    with FakeServer() as server, pytest.raises(PawlError, match=r"the disk is full .*: the replies cannot be kept") as caught:
+        run(server, concurrency=1)
+    assert run.files() == {} and f"{run.kept()} of 38 answers are kept" in caught.value.fix
+    assert server.requests < 38
 
 
 def test_a_server_of_others_that_writes_todays_date_has_another_fingerprint_each_day(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,11 @@
-"""Every reply that a teacher ever gave, on disk: what was paid for once is never asked for again.
+"""Replies of language models on disk, each as it comes: a reply that was paid for is not asked for again.
 
-One SQLite file, shared by all runs and by DVC's temporary clones. The key is a hash of the model, the messages and the sampling
-parameters; the address of the server is no part of it. Only whole replies are kept, never a failure.
+    with Replies(path) as replies:
+        reply = replies.get(key_of(llm.model, messages))
+
+A store is one SQLite file; several processes may share it. Whoever keeps one says by its path and its keys which
+requests are the same, and how long it lives: a teacher's for good, an evaluation's until its results are written.
+Only whole replies are kept, never a failure.
 """
 
 from __future__ import annotations
@@ -13,10 +17,10 @@ import sqlite3
 import threading
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from stages.common.completion import Reply, odd
 from stages.common.errors import PawlError, no_room
-from stages.common.llm import Asking
 
 _COLUMNS = "key BLOB PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, finish_reason TEXT"
 _ODD = "key BLOB PRIMARY KEY, odd TEXT NOT NULL"  # what is odd about a reply; a table of its own, which older code does not miss
@@ -24,21 +28,26 @@ _BATCH = 64
 """Replies in one transaction, and as many may wait for it: so few that a killed run loses little on a slow disk too."""
 
 
-def key_of(asking: Asking, messages: list[dict[str, str]], seed: int) -> bytes:
-    """SHA-256 of what a reply depends on, in one canonical form."""
-    sampling = [asking.max_output_tokens, asking.temperature, asking.top_p, seed]
-    return hashlib.sha256(json.dumps([asking.model, sampling, messages], sort_keys=True).encode()).digest()
+def key_of(*parts: Any) -> bytes:
+    """SHA-256 of all that a reply depends on, in one canonical form."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
+
+
+def remove(path: Path) -> None:
+    """Delete a store that has done its work and is closed."""
+    for part in (path, *path.parent.glob(f"{path.name}-*")):  # the write-ahead log too
+        part.unlink(missing_ok=True)
 
 
 class Replies:
-    """A cache of replies. Use it as a context manager; leaving it waits until everything is on disk.
+    """A store of replies. Use it as a context manager; leaving it waits until everything is on disk.
 
     One thread writes, and takes what has come in meanwhile into one transaction. A reply is in the file a few milliseconds after
     `put`, which waits if the disk falls behind. `kill -9` loses at most `2 * _BATCH` replies and never damages the file (write-ahead log).
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises PawlError where the file is no such cache, or cannot be opened."""
+        """Raises PawlError if the file is no such store, or cannot be opened."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._waiting: dict[bytes, Reply] = {}  # put, but not yet in the file
@@ -65,8 +74,8 @@ class Replies:
             raise self._explain(self._error)
 
     def get(self, key: bytes) -> Reply | None:
-        """The reply kept under a key."""
-        if found := self._waiting.get(key):
+        """The reply kept under a key; one that could not be written is none."""
+        if not self._error and (found := self._waiting.get(key)):
             return found
         try:
             row = self._reader.execute(
@@ -77,7 +86,11 @@ class Replies:
             raise self._explain(error) from None
 
     def put(self, key: bytes, reply: Reply) -> None:
-        """Keep a reply. Raises PawlError where an earlier one could not be written: nothing more is paid for that would be lost."""
+        """Keep a reply.
+
+        Raises:
+            PawlError: an earlier one could not be written: nothing more is paid for that would be lost.
+        """
         self._waiting[key] = reply
         self._send((key, reply))
         if self._error:
@@ -136,9 +149,9 @@ class Replies:
     def _explain(self, error: Exception) -> PawlError:
         if "full" in str(error):
             full = no_room(self.path)
-            return PawlError(f"{full.what}: the teacher's replies cannot be kept", where=full.where, fix=full.fix)
+            return PawlError(f"{full.what}: the replies cannot be kept", where=full.where, fix=full.fix)
         fix = "if it is damaged, move it away: its replies are then asked for, and paid for, again"
-        return PawlError(f"the cache of the teacher's replies cannot be used: {error}", where=str(self.path), fix=fix)
+        return PawlError(f"the store of replies cannot be used: {error}", where=str(self.path), fix=fix)
 
 
 def _encode(text: str) -> str | bytes:

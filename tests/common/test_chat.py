@@ -28,7 +28,7 @@ def llm(server: FakeServer, **changes) -> LLM:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch):
-    monkeypatch.setattr(chat, "_PAUSE_S", 0.01)
+    monkeypatch.setattr("stages.common.llm._PAUSE_S", 0.01)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,7 @@ def test_one_repair_with_the_parsers_message_and_no_second(first, says):
     assert server.requests == 2
 
 
-@pytest.mark.parametrize(
-    "fault", ["429", "500", "hang", "cut", "shape", "html", "no_json", "no_choices", "error_200", "drip", "drip_headers"]
-)
+@pytest.mark.parametrize("fault", ["429", "hang", "html"])
 def test_a_fault_that_passes_costs_one_more_request_and_one_that_stays_is_an_error_in_bounded_time(fault):
     with FakeServer(answer=lambda body: GOOD, fault=lambda number, body: fault if number == 1 else "", hang_s=0.6) as server:
         assert chat.structured(llm(server, timeout_s=0.3), ASK, SCHEMA).value["answer"] == "yes"
@@ -124,52 +122,12 @@ def test_what_a_broken_body_cost_is_accounted():
     assert server.requests == 2 and caught.value.prompt_tokens == 8
 
 
-def test_no_prompt_and_no_key_follow_a_redirect(monkeypatch):
-    monkeypatch.setenv("PAWL_TEST_KEY", "sk-very-secret")
-    with FakeServer() as other, FakeServer(fault=lambda number, body: "redirect", elsewhere=f"{other.url}/chat/completions") as server:
-        with pytest.raises(PawlError, match="HTTP 307: it redirects to http://127"):
-            chat.structured(llm(server, api_key_env="PAWL_TEST_KEY"), ASK, SCHEMA)
-    assert other.requests == 0 and server.requests == 1
-
-
-class Endless(FakeServer):
-    """An error whose body has no end."""
-
-    def _respond(self, handler, body, fault):
-        handler.send_response = lambda status: type(handler).send_response(handler, 500)
-        return self._go_on(handler, "endless")
-
-
-def test_an_error_without_an_end_ends_at_the_limit():
-    with Endless(hang_s=20) as server, pytest.raises(PawlError, match="longer than 69,632 bytes"):
-        chat.structured(llm(server, timeout_s=20.0, retries=0), ASK, SCHEMA)
-    assert server.sent_bytes < 16 * 2**20
-
-
-@pytest.mark.parametrize(("given", "requests"), [("1", 2), ("86400", 1)])
-def test_retry_after_is_honoured_within_a_bound(given, requests):
-    begun = time.monotonic()
-    with FakeServer(answer=lambda body: GOOD, fault=lambda number, body: "429" if number == 1 else "", retry_after_s=given) as server:
-        if requests == 1:
-            with pytest.raises(PawlError, match="it asks to wait 86400 s"):
-                chat.structured(llm(server), ASK, SCHEMA)
-        else:
-            chat.structured(llm(server), ASK, SCHEMA)
-            assert time.monotonic() - begun >= 1
-    assert server.requests == requests
-
-
 def test_another_model_and_what_was_not_sent_are_named(capsys):
     with FakeServer(answer=lambda body: GOOD, fault=lambda number, body: "other_model") as server:
         server.refuses = {"temperature": "temperature is not supported"}
         got = chat.structured(llm(server), ASK, SCHEMA)
     assert (got.answered_as, got.not_sent) == ("somebody-else", ("temperature",))
     assert "signed somebody-else" in capsys.readouterr().err
-
-
-def test_a_reply_of_a_megabyte_ends_at_the_limit():
-    with FakeServer(answer=lambda body: "x" * 2**20) as server, pytest.raises(PawlError, match="longer than 69,632 bytes"):
-        chat.structured(llm(server), ASK, SCHEMA)
 
 
 def test_missing_counts_are_estimated_and_said():
@@ -210,32 +168,13 @@ def test_the_key_is_in_no_error_and_in_no_reply(monkeypatch):
         assert "secret" not in json.dumps(chat.structured(llm(server, api_key_env="PAWL_TEST_KEY"), ASK, SCHEMA).value)
 
 
-class Echoing(FakeServer):
-    """Sends its answer as the whole body."""
-
-    def _respond(self, handler, body, fault):
-        return handler.send(200, self.answer(body).encode())
-
-
-@pytest.mark.parametrize("form", ["text", "{}", '{"choices": [{"message": {"content": null}}]}'])
-def test_no_part_of_a_key_stays_where_a_reply_is_cut(monkeypatch, form):
-    """A proxy that repeats the request: wherever the message is cut, the key in it is found before."""
-    secret = "sk-Very-Secret-And-Long"
-    monkeypatch.setenv("PAWL_TEST_KEY", secret)
-    for filler in (140, 180):  # into the first 200 characters of each form
-        echoed = f"{'x' * filler}{secret}{'y' * 300}"
-        body = json.dumps({**json.loads(form), "echo": echoed}) if form != "text" else echoed
-        with Echoing(answer=lambda asked, body=body: body) as server, pytest.raises(PawlError) as caught:
-            chat.structured(llm(server, api_key_env="PAWL_TEST_KEY", retries=0), ASK, SCHEMA)
-        assert "sk-" not in str(caught.value) and len(str(caught.value)) < 800
-
-
 def test_without_a_server_it_says_so():
     with pytest.raises(PawlError, match="no language model is configured"):
         chat.structured(LLM(), ASK, SCHEMA)
 
 
-def test_ten_thousand_braces_take_no_time():
+def test_ten_thousand_braces_or_thoughts_take_no_time():
     begun = time.process_time()
     assert chat.first_object('{"a":[' * 20_000) is None and chat.first_object("{" * 10**6) is None
+    assert chat.first_object("</think>" + "<think>" * 10**5) is None
     assert time.process_time() - begun < 2
