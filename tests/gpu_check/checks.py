@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,8 +33,9 @@ def one_repro(place: Place) -> str:
     """The server answers for the base, makes way for the training, and comes back with the adapter."""
     place.compose()
     with _holders(place) as held:
-        place.run("dvc", "repro", "baseline", limit_s=400)
-        place.run("dvc", "repro", "eval_val", limit_s=400)
+        ran = place.run("dvc", "repro", "baseline", "eval_val", limit_s=500).stdout
+    order = [ran.find(f"Running stage '{name}'") for name in ("baseline", "train", "eval_val")]
+    assert -1 not in order and order == sorted(order), "DVC did not serve, train and serve in this order"
     train = place.report("train.json")
     assert train["final_loss"] < train["initial_loss"], f"the loss went from {train['initial_loss']} to {train['final_loss']}"
     if not place.rehearsal:
@@ -102,15 +104,17 @@ def peak(place: Place, method: list[str], needs: str = "") -> str:
 def resume(place: Place) -> str:
     """A training that is killed leaves nothing behind and goes on from its last checkpoint."""
     place.base_and_long_rows()
-    place.compose("train.max_steps=60", "launcher.checkpoint_steps=10", f"{BATCH}=2", "train.micro_steps=0")
-    running = place.start(*TRAIN)
+    place.compose(
+        "train.max_steps=120", "launcher.checkpoint_steps=10", "train.micro_steps=0", f"{BATCH}=2", "train.gradient_accumulation_steps=1"
+    )  # fmt: skip
+    running = place.start(*TRAIN, output=subprocess.DEVNULL)
     try:
         wait(lambda: running.poll() is not None or _step(place) >= 25, 200, "step 25 was not reached")
     finally:
         kill(running)
     place.run(*TRAIN)
     report = place.report("train.json")
-    assert report["steps"] == 60 and report.get("resumed_from_step", 0) >= 10, f"resumed from {report.get('resumed_from_step')}"
+    assert report["steps"] == 120 and report.get("resumed_from_step", 0) >= 10, f"resumed from {report.get('resumed_from_step')}"
     return f"went on from step {report['resumed_from_step']} to {report['steps']}"
 
 

@@ -85,12 +85,12 @@ class Place:
         assert not ok or process.returncode == 0, f"{_name(argv)}: {said(err or out)}"
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
-    def start(self, *argv: str, all_gpus: bool = False, **env: str) -> subprocess.Popen[str]:
+    def start(self, *argv: str, all_gpus: bool = False, output: int = subprocess.PIPE, **env: str) -> subprocess.Popen[str]:
         programs = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
         shown = {} if all_gpus or self.rehearsal else {"CUDA_VISIBLE_DEVICES": str(self.cards[0].index)}
         return subprocess.Popen(
-            argv, cwd=self.folder, text=True, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env={**os.environ, "PATH": programs, **shown, **env},
+            argv, cwd=self.folder, text=True, start_new_session=True, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=output, env={**os.environ, "PATH": programs, **shown, **env},
         )  # fmt: skip
 
     def report(self, name: str) -> dict[str, Any]:
