@@ -91,7 +91,7 @@ def serve(
             "engine=vllm serves on GPUs, and none is visible here", where="engine.kind",
             fix="run Pawl on a machine with a GPU, or choose engine=external, engine=vllm_cpu or engine=transformers",
         )  # fmt: skip
-    if engine.kind == "vllm" and (note := untried()):
+    if gpus and (note := untried()):
         print(f"evaluate: {note}")
     python = interpreter(engine.kind)
     fingerprint = {
