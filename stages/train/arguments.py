@@ -129,6 +129,8 @@ def arguments(
         config["logging_steps"] = min(train.logging_steps, steps(train, rows, processes))
     if "warmup_steps" in train.extra:
         config.pop("warmup_ratio")  # which the trainer would take instead
+    if train.extra.get("neat_packing"):
+        config["include_num_input_tokens_seen"] = "no"  # the trainer would add up a mask that holds minus infinity
     if isinstance((template or {}).get("enable_thinking"), bool):
         config["enable_thinking"] = (template or {})["enable_thinking"]
     if distributed and use_cpu:
@@ -142,6 +144,13 @@ def steps(train: Train, rows: int, processes: int) -> int:
     """Optimizer steps of the whole training; of packed rows an upper bound."""
     batch = train.per_device_train_batch_size * train.gradient_accumulation_steps * processes
     return train.max_steps if train.max_steps > 0 else math.ceil(math.ceil(rows / batch) * train.num_train_epochs)
+
+
+def micro_steps(train: Train, use_cpu: bool) -> int:
+    """Steps on the longest rows before the training itself."""
+    if train.micro_steps == 0:
+        return 0 if use_cpu else 1
+    return max(0, train.micro_steps)
 
 
 def resumable(train: Train, nodes: int = 1) -> bool:

@@ -15,6 +15,8 @@ from stages.train.checkpoints import seal
 
 PROGRESS = "progress.jsonl"
 FIGURES = "figures.json"
+SAVING_SHARE = 0.05
+"""Of the time of a training, that checkpoints may take: a large model is saved more seldom than launcher.checkpoint_steps says."""
 
 
 class NonFiniteLossError(RuntimeError):
@@ -28,15 +30,14 @@ class Watch(TrainerCallback):
         self.folder = folder
         self.begun = time.monotonic()
         self.first_step, self.first_tokens, self.trainable, self.total = 0, 0, 0, 0
+        self.save_begun, self.save_ended, self.save_took = self.begun, self.begun, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self.begun, self.first_step, self.first_tokens = time.monotonic(), state.global_step, _tokens(state)
+        self.save_ended = self.begun
         for parameter in model.parameters():
-            count = getattr(parameter, "ds_numel", 0) or parameter.numel()  # ZeRO-3 leaves an empty tensor in each process
-            if type(parameter).__name__ == "Params4bit":
-                count *= 2  # two weights a byte
-            self.total += count
-            self.trainable += count * parameter.requires_grad
+            self.total += _count(parameter)
+            self.trainable += _count(parameter) * parameter.requires_grad
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         logs = logs or {}
@@ -45,7 +46,7 @@ class Watch(TrainerCallback):
             done = max(1, state.global_step - self.first_step)
             entry = {
                 "step": state.global_step, "steps": state.max_steps, "loss": logs.get("loss"), "eval_loss": logs.get("eval_loss"),
-                "tokens_per_s": (_tokens(state) - self.first_tokens) / seconds,
+                "tokens_per_s": (_tokens(state) - self.first_tokens) / seconds if _counted(args) else None,
                 "left_s": (state.max_steps - state.global_step) * seconds / done,
             }  # fmt: skip
             with open(self.folder / PROGRESS, "a", encoding="utf-8") as file:
@@ -58,19 +59,37 @@ class Watch(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step >= state.max_steps and not args.load_best_model_at_end:
             control.should_save = False  # the result itself is saved next
+        elif control.should_save and not args.load_best_model_at_end:
+            control.should_save = self._is_worth_saving(args)
+        self.save_begun = time.monotonic()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.save_begun = time.monotonic()  # an evaluation comes between a step and its checkpoint
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         args.distributed_state.wait_for_everyone()  # the other processes write their random state, and their shards, into it too
         if args.should_save:
             seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+        self.save_ended = time.monotonic()
+        self.save_took = self.save_ended - self.save_begun
+
+    def _is_worth_saving(self, args: Any) -> bool:
+        """Whether the training has lasted long enough since the last checkpoint. The first process decides for all of them."""
+        worth = [(time.monotonic() - self.save_ended) * SAVING_SHARE >= self.save_took]
+        if args.world_size > 1:
+            from accelerate.utils import broadcast_object_list
+
+            broadcast_object_list(worth)
+        return worth[0]
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         if not _finite(model):  # from a step after the last loss that was logged
             raise NonFiniteLossError(f"the weights became NaN or infinite by step {state.global_step}")
         if state.is_world_process_zero:
+            tokens = _tokens(state) - self.first_tokens if _counted(args) else None
             figures = {
                 "seconds": time.monotonic() - self.begun, "resumed_from_step": self.first_step,
-                "tokens": _tokens(state) - self.first_tokens, "trainable_parameters": self.trainable, "total_parameters": self.total,
+                "tokens": tokens, "trainable_parameters": self.trainable, "total_parameters": self.total,
                 "processes": args.world_size,
             }  # fmt: skip
             write_json(self.folder / FIGURES, figures | _gpu())
@@ -80,6 +99,19 @@ def _finite(model: Any) -> bool:
     """Whether every trained weight is a number; where they are sharded, this process's share of them."""
     trained = (parameter.detach() for parameter in model.parameters() if parameter.requires_grad)
     return all(bool((part.to_local() if hasattr(part, "to_local") else part).isfinite().all()) for part in trained)
+
+
+def _count(parameter: Any) -> int:
+    """Weights of a parameter. ZeRO-3 leaves an empty tensor in each process, and in 4 bits a byte of storage holds two."""
+    count = int(getattr(parameter, "ds_numel", 0) or parameter.numel())
+    if type(parameter).__name__ == "Params4bit":
+        count *= 2 * parameter.quant_storage.itemsize
+    return count
+
+
+def _counted(args: Any) -> bool:
+    """Whether the trainer counts tokens (arguments.py says for which trainings it cannot)."""
+    return str(args.include_num_input_tokens_seen) != "no"
 
 
 def _tokens(state: Any) -> int:

@@ -24,11 +24,13 @@ from stages.common.lease import Wanted, leased
 from stages.common.schema import Launcher, Train
 from stages.train import checkpoints
 from stages.train import log as logs
-from stages.train.arguments import FSDP, resumable
+from stages.train.arguments import FSDP, micro_steps, resumable
 from stages.train.cluster import SAID, cluster_gpus, lost_peer
 
 LOG = Path(".pawl/logs/train.log")
 
+_ALLOCATOR = "expandable_segments:True"
+"""Rows of changing length otherwise leave gaps in a GPU's memory that no tensor fits into (docs.pytorch.org, notes/cuda)."""
 _PIECE = 10_000
 """Characters of a line that are looked at together: a progress bar may write many MB without a line's end."""
 _MEMORY = "not enough memory: halve train.per_device_train_batch_size and double train.gradient_accumulation_steps"
@@ -77,12 +79,12 @@ def launch(
     if resume:
         print(f"train: goes on from step {resume.name.rpartition('-')[2]}, where an earlier attempt was ended")
         config = config | {"resume_from_checkpoint": str(resume)}
-    progress = _Progress(folder)
+    progress, micro = _Progress(folder), micro_steps(train, bool(config["use_cpu"])) > 0
     with leased(wanted(launcher, bool(config["use_cpu"])), "train") as gpus:
         begun = time.monotonic()
         env = environment(folder, bool(config["use_cpu"]), train.parallel) | gpus.environment()
         try:
-            for argv in plan(config, train, launcher, folder, engine, served, micro=bool(train.micro_steps) and not resume):
+            for argv in plan(config, train, launcher, folder, engine, served, micro=micro and not resume):
                 left_s = max(1.0, timeout_s - (time.monotonic() - begun))
                 code = process.run(argv, log=LOG, env=env, timeout_s=left_s, watch=progress)
                 if code:
@@ -152,7 +154,8 @@ def micro_config(config: dict[str, Any], train: Train, folder: Path) -> dict[str
     dropped = ("eval_dataset", "eval_strategy", "eval_steps", "save_steps", "save_total_limit", "load_best_model_at_end")
     kept = {name: value for name, value in config.items() if name not in dropped}
     return kept | {
-        "dataset_dir": str(folder / "longest"), "output_dir": str(folder / "micro"), "max_steps": train.micro_steps, "save_strategy": "no",
+        "dataset_dir": str(folder / "longest"), "output_dir": str(folder / "micro"), "save_strategy": "no",
+        "max_steps": micro_steps(train, bool(config["use_cpu"])),
         "logging_steps": 1,
     }  # fmt: skip
 
@@ -182,6 +185,8 @@ def environment(folder: Path, use_cpu: bool, parallel: str) -> dict[str, str]:
     }
     if use_cpu:
         env["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin while they wait slow each other down where other work shares the cores
+    elif "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its older name, which a user may have set
+        env["PYTORCH_ALLOC_CONF"] = os.environ.get("PYTORCH_ALLOC_CONF", _ALLOCATOR)
     if parallel == "fsdp":
         env |= FSDP
     return env
@@ -278,5 +283,6 @@ class _Progress:
                     f"{name} {entry[key]:.3f}" for name, key in (("loss", "loss"), ("eval loss", "eval_loss")) if entry[key] is not None
                 ]
                 left = timedelta(seconds=round(entry["left_s"]))
+                rate = "" if entry["tokens_per_s"] is None else f", {entry['tokens_per_s']:.0f} tokens/s"
                 done = f"{label}step {entry['step']}/{entry['steps']}, {', '.join(losses)}"
-                print(f"train: {done}, {entry['tokens_per_s']:.0f} tokens/s, {left} left")
+                print(f"train: {done}{rate}, {left} left")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ from typing import Any
 from stages.common.errors import PawlError
 from stages.common.files import read_json
 from stages.common.schema import Launcher, Train
-from stages.train import memory, room
-from stages.train.arguments import resumable, steps
+from stages.train import memory
+from stages.train.arguments import micro_steps, resumable, steps
 from stages.train.combinations import check_combinations
+from stages.train.fit import check_disk, check_memory, gpus, processes
 from stages.train.known import argument_types, check_extra, check_types, refuse
 from stages.train.rendering import Served, Trained, check_template, refused_by_template
 from stages.train.rows import Rows, aligned, check_stage, lengths, read_rows, write_longest
@@ -62,7 +62,8 @@ def check(
     model = meta_model(config)
     targets = check_modules(model, train)
     count = processes(train, launcher)
-    tried = train.micro_steps * count if micro and steps(train, rows.train, count) > train.micro_steps else 0
+    first = micro_steps(train, bool(config["use_cpu"]))
+    tried = first * count if micro and steps(train, rows.train, count) > first else 0
     _told(soft, check_thoughts, rows, str(served["think_close"]))
     longest, order = check_rows(rows, train, parsed, served, model, soft)
     if tried:
@@ -123,17 +124,6 @@ def check_thoughts(rows: Rows, closing: str) -> None:
     if 2 * thinking > len(rows.first) and closing != "</think>":
         fix = "add \"evaluate.think_open='<think>'\" \"evaluate.think_close='</think>'\""
         raise refuse("the rows hold <think>, which evaluation would score as part of the answer", "evaluate.think_close", fix)
-
-
-def processes(train: Train, launcher: Launcher) -> int:
-    return (launcher.workers or max(1, gpus(train))) * launcher.nodes
-
-
-def gpus(train: Train) -> int:
-    """GPUs that a training on this machine may use."""
-    import torch
-
-    return torch.cuda.device_count() if train.device == "auto" else 0
 
 
 def parse(config: dict[str, Any], distributed: bool) -> Any:
@@ -239,62 +229,3 @@ def ends(folder: Path, tokenizer: Any) -> set[int]:
     if not found:
         raise refuse("no token ends a generation", "model", "set eos_token in the base's tokenizer_config.json")
     return found
-
-
-def check_memory(
-    model: Any, train: Train, targets: list[str], launcher: Launcher, longest: int, *, gpu: bool, free_gib: float | None = None
-) -> tuple[dict[str, Any], list[str]]:
-    """Refuse what cannot fit into one GPU (or this machine); between what fits and what cannot lies the estimate's error: a warning."""
-    size = memory.shape(model, train, targets)
-    positions = size.longest
-    if positions and train.cutoff_len > positions and not train.extra.get("rope_scaling"):
-        fix = f"lower it to {positions} or less, or set train.extra.rope_scaling"
-        raise refuse(f"train.cutoff_len is {train.cutoff_len}, the model has {positions} positions", "train.cutoff_len", fix)
-    where = {"processes": processes(train, launcher), "gpu": gpu}
-    tokens = train.cutoff_len if train.packing or train.stage == "pt" else -(-longest // 8) * 8  # the collator pads to a multiple of 8
-    parts = memory.estimate(size, train, tokens=tokens, **where)
-    total = parts["total"]
-    room.check_loading(size, train, launcher, where["processes"] // launcher.nodes)
-    limit = free_gib or available_gib(train, launcher, total, gpu=gpu)
-    rank = train.lora_rank * (2 if train.pissa_init else 1)
-    need = {
-        "per": "GPU" if gpu else "process", "estimate_gib": {name: round(value, 3) for name, value in parts.items()},
-        "available_gib": None if limit is None else round(limit, 2), "relative_error": memory.ERROR, "tokens": tokens,
-        "processes": where["processes"], "parameters": size.parameters, "trainable_parameters": size.trainable, "max_lora_rank": rank,
-        "table": [] if limit is None else memory.table(model, train, targets, limit, **where),
-    }  # fmt: skip
-    if limit is None:
-        each = "on each GPU" if gpu else "for each process"
-        return need, [f"training needs about {total:.1f} GiB {each} of the cluster, which cannot be looked at from here"]
-    if total > limit * (1 + memory.ERROR):
-        fix = "halve train.per_device_train_batch_size and double train.gradient_accumulation_steps, or set train.gradient_checkpointing"
-        if parts["weights"] + parts["trained"] > limit:
-            fix = "train an adapter (train=lora, train=qlora), or shard over GPUs (train.parallel=zero3)"
-        raise refuse(f"training needs about {total:.1f} GiB for each {need['per']}, {limit:.1f} GiB are free", "train.finetuning_type"
-                     if parts["weights"] + parts["trained"] > limit else "train.per_device_train_batch_size", fix)  # fmt: skip
-    close = f"memory may be short: about {total:.1f} of {limit:.1f} GiB for each {need['per']}"
-    return need, [close] if total * (1 + memory.ERROR) > limit else []
-
-
-def available_gib(train: Train, launcher: Launcher, wanted_gib: float, *, gpu: bool) -> float | None:
-    """What is free on that GPU of the training that has least, or what this machine has left for each process; None for a cluster."""
-    if launcher.kind == "ray" and launcher.address:
-        return None
-    if not gpu:
-        return (room.machine_gib() + room.own_gib()) / max(1, launcher.workers)
-    used = 1 if launcher.kind == "local" else launcher.workers or gpus(train)  # what others hold of the GPUs behind them is no matter
-    return room.gpu_gib(min(used, gpus(train)), wanted_gib)
-
-
-def check_disk(model: Any, train: Train, targets: list[str], launcher: Launcher, folder: Path) -> float:
-    """Refuse a run whose checkpoints will not fit: two are kept while a third is written, and the result comes on top. Returns GiB."""
-    size = memory.shape(model, train, targets)
-    saved = size.parameters if train.finetuning_type in ("full", "freeze") else size.trainable
-    one = (saved * 4 + size.trainable * 8) / memory.GIB
-    wanted = (3 * one if launcher.checkpoint_steps and resumable(train, launcher.nodes) else 0) + 2 * saved * 4 / memory.GIB
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(place).free / memory.GIB
-    if wanted > free:
-        fix = "free some space, or set launcher.checkpoint_steps=0 (a killed run then starts again)"
-        raise refuse(f"checkpoints and result take {wanted:.1f} GiB, {free:.1f} GiB are free in {place}", "launcher.checkpoint_steps", fix)
-    return round(one, 3)

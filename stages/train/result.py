@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from stages.train.launch import LOG, Run
 
 _WHOLE = ("model*.safetensors", "model.safetensors.index.json", "config.json", "generation_config.json", "value_head.safetensors")
 _PEAK_TFLOPS = {
-    "H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L4": 121, "A10G": 70, "A10": 125, "A6000": 155, "4090": 165,
-    "3090": 71, "V100": 125, "T4": 65,
+    "H200 NVL": 835, "H200": 989, "H100 NVL": 835, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "L40": 181, "L4": 121,
+    "A10G": 70, "A10": 125, "RTX A6000": 155, "RTX 4090": 165, "RTX 3090": 71, "T4": 65,
 }  # fmt: skip
-"""Dense 16-bit matrix rates in the makers' data sheets, TFLOP/s, by a part of the device's name; the first that matches."""
+"""Dense 16-bit matrix rates in the makers' data sheets, TFLOP/s, by words of the device's name; the first that matches. Cards of
+notebooks share a name and not a rate."""
 
 
 def keep(output: Path, base: Path, target: Path, train: Train, origin: str = "models/base") -> str:
@@ -79,24 +81,25 @@ def figures(run: Run, state: dict[str, Any], sha256: str) -> dict[str, Any]:
 
     Rates are of this attempt (a resumed run measures what it did itself), in tokens that are no padding. FLOP are the model's: forward 2 N
     a token, backward 2 N through all parameters and 2 for each one that is trained (Kaplan et al. 2020, arXiv:2001.08361, with the
-    weight gradients of frozen parameters left out; recomputed activations are not counted).
+    weight gradients of frozen parameters left out; recomputed activations are not counted). Tokens and rates are None if the trainer did
+    not count tokens.
     """
     told = run.figures
-    tokens, total, trained = told["tokens"], told["total_parameters"], told["trainable_parameters"]
-    rate = tokens / told["seconds"] if told["seconds"] else 0.0
-    flops = rate * (4 * total + 2 * trained)
-    peak = next((value for name, value in _PEAK_TFLOPS.items() if name in told.get("gpu", "")), None)
+    total, trained = told["total_parameters"], told["trainable_parameters"]
+    rate = _rate(told)
+    flops = rate * (4 * total + 2 * trained) if rate is not None else None
+    peak = _peak(told.get("gpu", ""))
     report = {
         "rows": run.preflight["rows"],
-        "tokens": state.get("num_input_tokens_seen") or 0,
+        "tokens": None if rate is None else state.get("num_input_tokens_seen") or 0,
         "trainable_parameters": trained,
         "total_parameters": total,
         "adapter_sha256": sha256,
         "processes": told["processes"],
         "runtime_s": round(run.seconds, 1),
-        "tokens_per_s": round(rate, 1),
-        "tflop_per_s": round(flops / 1e12, 4),
-        "utilisation": round(flops / 1e12 / peak / told["processes"], 4) if peak else None,
+        "tokens_per_s": None if rate is None else round(rate, 1),
+        "tflop_per_s": None if flops is None else round(flops / 1e12, 4),
+        "utilisation": round(flops / 1e12 / peak / told["processes"], 4) if peak and flops is not None else None,
         "peak_memory_gib": round(run.peak_memory_gib, 2),
         "peak_gpu_memory_gib": round(told["peak_gpu_memory_gib"], 2) if "gpu" in told else None,
         "estimated_memory_gib": round(run.preflight["memory"]["estimate_gib"]["total"], 2),
@@ -106,3 +109,16 @@ def figures(run: Run, state: dict[str, Any], sha256: str) -> dict[str, Any]:
         report |= {"highest_grad_norm": round(max(norms), 4), "last_grad_norm": round(norms[-1], 4)}
     report["warnings"] = [*run.preflight["warnings"], *log.warnings(LOG)]
     return report | ({"resumed_from_step": told["resumed_from_step"]} if told["resumed_from_step"] else {})
+
+
+def _rate(told: dict[str, Any]) -> float | None:
+    """Tokens a second, None if they were not counted."""
+    if told["tokens"] is None:
+        return None
+    return float(told["tokens"] / told["seconds"]) if told["seconds"] else 0.0
+
+
+def _peak(gpu: str) -> int | None:
+    if "Laptop" in gpu:
+        return None
+    return next((rate for name, rate in _PEAK_TFLOPS.items() if re.search(rf"\b{name}\b(?! (?:D|Ti)\b)", gpu)), None)

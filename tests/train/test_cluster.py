@@ -16,7 +16,7 @@ from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.schema import Launcher
 from stages.train import __main__ as stage
-from stages.train import cluster, launch, memory, preflight
+from stages.train import cluster, fit, launch, memory, preflight
 from tests.gpu_machines import H100
 from tests.train.test_arguments import train
 from tests.train.test_memory import SIZE
@@ -91,26 +91,26 @@ def test_a_cluster_that_does_not_answer_is_named(head: dict[str, float]) -> None
 @pytest.mark.parametrize("here", [0, 1])
 def test_the_memory_of_a_cluster_is_not_taken_for_this_machines(monkeypatch: pytest.MonkeyPatch, here: int) -> None:
     """The machine that starts it may have a small GPU of its own, or a small part of the memory that many machines have."""
-    monkeypatch.setattr(preflight, "gpus", lambda train: here)
+    monkeypatch.setattr(fit, "gpus", lambda train: here)
     monkeypatch.setattr(memory, "shape", lambda *given: SIZE)
-    monkeypatch.setattr(preflight.room, "machine_gib", lambda: 0.05)
-    monkeypatch.setattr(preflight.room, "own_gib", lambda: 0.05)
-    monkeypatch.setattr(preflight.room, "gpu_gib", lambda count, wanted: 0.1)
+    monkeypatch.setattr(fit.room, "machine_gib", lambda: 0.05)
+    monkeypatch.setattr(fit.room, "own_gib", lambda: 0.05)
+    monkeypatch.setattr(fit.room, "gpu_gib", lambda count, wanted: 0.1)
     section = train()
     for gpu, each in ((True, "on each GPU of the cluster"), (False, "for each process of the cluster")):
-        need, warnings = preflight.check_memory(None, section, [], Launcher(**RAY), 100, gpu=gpu)
+        need, warnings = fit.check_memory(None, section, [], Launcher(**RAY), 100, gpu=gpu)
         assert need["available_gib"] is None and need["per"] in each and f"{each}, which cannot be looked at from here" in warnings[0]
     with pytest.raises(PawlError, match="for each process"):
-        preflight.check_memory(None, section, [], Launcher(**{**RAY, "address": ""}), 100, gpu=False)
+        fit.check_memory(None, section, [], Launcher(**{**RAY, "address": ""}), 100, gpu=False)
 
 
 @pytest.mark.parametrize(("kind", "workers", "asked"), [("local", 1, 1), ("torchrun", 2, 2), ("torchrun", 0, 8), ("ray", 4, 4)])
 def test_only_the_gpus_that_a_training_uses_have_to_be_free(monkeypatch: pytest.MonkeyPatch, kind: str, workers: int, asked: int) -> None:
     free = [80.0] * asked + [1.0] * (8 - asked)  # somebody else works on the others
-    monkeypatch.setattr(preflight, "gpus", lambda train: 8)
-    monkeypatch.setattr(preflight.room, "gpu_gib", lambda count, wanted: min(free[:count]))
+    monkeypatch.setattr(fit, "gpus", lambda train: 8)
+    monkeypatch.setattr(fit.room, "gpu_gib", lambda count, wanted: min(free[:count]))
     launcher = Launcher(**{**RAY, "kind": kind, "workers": workers, "address": ""})
-    assert preflight.available_gib(train(), launcher, 5, gpu=True) == 80
+    assert fit.available_gib(train(), launcher, 5, gpu=True) == 80
 
 
 @pytest.mark.parametrize(("chosen", "count"), [(None, 2), ("1", 1), ("0,1", 2), ("", 0), ("-1", 0)])

@@ -21,7 +21,7 @@ from stages.common.files import ROOT, read_json, sha256_file, write_json, write_
 from stages.common.models import fixed_arguments, with_template
 from stages.common.schema import Config
 from stages.fetch_model import tiny
-from stages.train import preflight, result
+from stages.train import fit, preflight, result
 from stages.train.arguments import arguments
 from stages.train.combinations import check_combinations
 from stages.train.losses import summarize, trainer_state
@@ -293,7 +293,7 @@ def test_memory_is_told_for_the_longest_row_allowed_where_the_rows_are_of_anothe
 
 def test_a_full_disk_is_refused_before_it_is_full(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = params(place)
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr(fit.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000})())
     with pytest.raises(PawlError, match=r"GiB are free") as refused:
         preflight.check(found.train, found.launcher, **ask(place, found, place / "out"))
     assert refused.value.where == "launcher.checkpoint_steps"

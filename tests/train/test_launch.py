@@ -18,7 +18,7 @@ from stages.common.files import write_json
 from stages.common.schema import Launcher
 from stages.train import __main__ as stage
 from stages.train import cluster, launch, result
-from stages.train.arguments import FSDP
+from stages.train.arguments import FSDP, micro_steps
 from stages.train.losses import losses_csv, summarize, trainer_state
 from tests.gpu_machines import H100
 from tests.train.rows import write_data
@@ -116,6 +116,26 @@ def test_fsdp_is_known_before_the_model_is_loaded(tmp_path: Path) -> None:
     assert env["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true"
     assert set(FSDP) <= set(cluster._PASSED_ON), "on a Ray cluster too"
     assert not set(FSDP) & set(launch.environment(tmp_path, False, "none"))
+
+
+def test_a_gpu_gets_an_allocator_without_gaps_unless_the_user_chose_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    assert launch.environment(tmp_path, False, "none")["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert "PYTORCH_ALLOC_CONF" not in launch.environment(tmp_path, True, "none")
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync")
+    assert launch.environment(tmp_path, False, "none")["PYTORCH_ALLOC_CONF"] == "backend:cudaMallocAsync"
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+    assert "PYTORCH_ALLOC_CONF" not in launch.environment(tmp_path, False, "none")
+
+
+def test_a_gpu_tries_the_longest_rows_first_and_a_cpu_only_if_asked(tmp_path: Path) -> None:
+    gpu, cpu = {"use_cpu": False}, {"use_cpu": True}
+    assert [micro_steps(train(micro_steps=wanted), False) for wanted in (0, -1, 3)] == [1, 0, 3]
+    assert [micro_steps(train(micro_steps=wanted), True) for wanted in (0, -1, 3)] == [0, 0, 3]
+    assert launch.micro_config(gpu, train(), tmp_path)["max_steps"] == 1
+    assert launch.micro_config(cpu, train(micro_steps=2), tmp_path)["max_steps"] == 2
 
 
 OOM = "x\nRuntimeError: [enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: out of memory"
@@ -224,7 +244,14 @@ def test_the_time_left_counts_days(tmp_path: Path, capsys: pytest.CaptureFixture
     entry = {"step": 1, "steps": 9, "loss": 1.0, "eval_loss": None, "tokens_per_s": 5.0, "left_s": 30 * 3600.0}
     (tmp_path / "progress.jsonl").write_text(json.dumps(entry) + "\n")
     launch._Progress(tmp_path)()
-    assert "1 day, 6:00:00 left" in capsys.readouterr().out
+    assert "5 tokens/s, 1 day, 6:00:00 left" in capsys.readouterr().out
+
+
+def test_a_rate_that_is_not_known_is_not_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = {"step": 1, "steps": 9, "loss": 1.0, "eval_loss": None, "tokens_per_s": None, "left_s": 1.0}
+    (tmp_path / "progress.jsonl").write_text(json.dumps(entry) + "\n")
+    launch._Progress(tmp_path)()
+    assert capsys.readouterr().out == "train: step 1/9, loss 1.000, 0:00:01 left\n"
 
 
 def test_what_cannot_be_resumed_does_not_go_on_from_a_checkpoint_that_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,3 +387,23 @@ def test_rates_are_counted_from_tokens_and_parameters() -> None:
     assert found["tflop_per_s"] == pytest.approx(100 * (4e9 + 2e7) / 1e12, abs=1e-4), "frozen weights need no gradient"
     known = figures({"gpu": "NVIDIA H100 80GB HBM3", "peak_gpu_memory_gib": 1.0})
     assert known["utilisation"] == pytest.approx(found["tflop_per_s"] / 989 / 2, abs=1e-4)
+
+
+def test_rates_of_tokens_that_were_not_counted_are_absent() -> None:
+    found = figures({"gpu": "NVIDIA H100 80GB HBM3", "peak_gpu_memory_gib": 1.0, "tokens": None})
+    assert [found[name] for name in ("tokens", "tokens_per_s", "tflop_per_s", "utilisation")] == [None] * 4
+    assert found["total_parameters"] == 10**9, "counted without tokens"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "rate"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("NVIDIA H100 NVL", 835), ("NVIDIA H200", 989), ("NVIDIA L4", 121),
+        ("NVIDIA L40", 181), ("NVIDIA L40S", 362), ("NVIDIA A100-SXM4-80GB", 312), ("NVIDIA A10", 125), ("NVIDIA A10G", 70),
+        ("Tesla T4", 65),
+        ("NVIDIA GeForce RTX 4090", 165), ("NVIDIA GeForce RTX 4090 D", None), ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090", 71), ("NVIDIA GeForce RTX 3090 Ti", None), ("NVIDIA T400 4GB", None), ("NVIDIA B200", None),
+    ],
+)  # fmt: skip
+def test_a_rate_is_of_this_card_and_of_no_other_with_a_like_name(gpu: str, rate: int | None) -> None:
+    assert result._peak(gpu) == rate

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from stages.common.schema import Launcher
-from stages.train import memory, preflight, room
+from stages.train import fit, memory, room
 from tests.train.test_arguments import train
 
 GIB = 2**30
@@ -91,11 +91,11 @@ def test_what_the_preflight_holds_itself_is_not_missing(machine: Path, monkeypat
     before = room.own_gib()
     held = b"x" * (GIB // 8)
     assert before + 0.12 < room.own_gib() < before + 0.2 and held
-    monkeypatch.setattr(preflight.room, "machine_gib", lambda: 5.0)
-    monkeypatch.setattr(preflight.room, "own_gib", lambda: 1.0)
+    monkeypatch.setattr(fit.room, "machine_gib", lambda: 5.0)
+    monkeypatch.setattr(fit.room, "own_gib", lambda: 1.0)
     launcher = Launcher(kind="local", workers=1, nodes=1, address="")
-    assert preflight.available_gib(train(), launcher, 1, gpu=False) == 6
-    assert preflight.available_gib(train(), replace(launcher, kind="torchrun", workers=2), 1, gpu=False) == 3
+    assert fit.available_gib(train(), launcher, 1, gpu=False) == 6
+    assert fit.available_gib(train(), replace(launcher, kind="torchrun", workers=2), 1, gpu=False) == 3
 
 
 def free_on(monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float]) -> None:

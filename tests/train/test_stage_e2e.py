@@ -95,7 +95,7 @@ def test_a_killed_stage_goes_on_where_it_was_and_ends_as_if_undisturbed(place: P
     run_in(place, sys.executable, "-m", "stages.common.process")
     said = train(place).stdout
     assert "goes on from step" in said and result(place) == undisturbed
-    assert json.loads((place / "reports/train.json").read_text())["resumed_from_step"] >= 4
+    assert json.loads((place / "reports/train.json").read_text())["resumed_from_step"] >= 2
     assert not [path for path in (place / ".pawl/train").glob("*") if path.is_dir()], "checkpoints go with success"
 
 

@@ -26,7 +26,7 @@ class Train:
         pref_*, simpo_gamma, kto_*: read by the stages dpo and kto only (ORPO and SimPO are losses of dpo).
         parallel: how parameters, gradients and optimizer state are spread over the processes of the launcher.
         device: auto is the GPU where there is one.
-        micro_steps: steps on the longest rows before the run itself; 0: none.
+        micro_steps: steps on the longest rows before the run itself; 0: one on a GPU, none on a CPU; -1: none.
         extra: any other argument of LLaMA-Factory's, by its own name.
     """
 
@@ -73,7 +73,7 @@ class Train:
     eval_strategy: str = choice("auto", "no", "steps", "epoch")
     eval_steps: float = number(above=0, unit="steps, or below 1 a share of them")
     logging_steps: int = number(low=1, unit="steps")
-    micro_steps: int = number(low=0, unit="steps")
+    micro_steps: int = number(low=-1, unit="steps")
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -96,7 +96,7 @@ class Launcher:
         address: ray: of a running cluster (host:port, or auto); empty starts one on this machine.
         storage: ray: a folder that all nodes see, for checkpoints; empty: this working tree's .pawl.
         max_failures: ray: how often a failed worker group is started again from its last checkpoint.
-        checkpoint_steps: a checkpoint that a killed training goes on from, every so many steps; 0: none.
+        checkpoint_steps: a checkpoint that a killed training goes on from, every so many steps (seldomer if saving is slow); 0: none.
         timeout_h: a longer training, data stage or evaluation is stopped.
     """
 
