@@ -16,7 +16,7 @@ from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.schema import Launcher
 from stages.train import __main__ as stage
-from stages.train import cluster, fit, launch, memory, preflight
+from stages.train import cluster, fit, launch, memory
 from tests.gpu_machines import H100
 from tests.train.test_arguments import train
 from tests.train.test_memory import SIZE
