@@ -66,7 +66,7 @@ def _stopped() -> Iterator[None]:
 
 
 def try_one(args: argparse.Namespace) -> None:
-    from agent.run import execution, preflight, settings, trial, workspace
+    from agent.run import execution, preflight, settings, telling, trial, workspace
     from agent.run.progress import Progress
 
     with stage_lock("agent", record_failure=False):
@@ -79,12 +79,12 @@ def try_one(args: argparse.Namespace) -> None:
                 raise PawlError(
                     "this is the present state: nothing changes but seeds and names", where=" ".join(args.overrides), fix="change something"
                 )
-            execution.tell(trial.starting_point(commit, reason))
+            telling.tell(trial.starting_point(commit, reason))
             commit = workspace.head()
         record, cause = execution.run(trial.plan(args.overrides, hypothesis, args.name, commit), Progress())
         if cause:
             raise cause
-        execution.tell(record)
+        telling.tell(record)
 
 
 def restore(args: argparse.Namespace) -> None:

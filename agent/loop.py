@@ -12,7 +12,7 @@ from agent.knowledge import history
 from agent.knowledge.history import Record, number
 from agent.propose import papers, planner, policy_llm
 from agent.propose.audit import audit
-from agent.run import account, execution, experiment, settings, trial, workspace
+from agent.run import account, execution, experiment, settings, telling, trial, workspace
 from agent.run.progress import Progress, Run, clock, read_run, say
 from stages.common.config import read_params
 from stages.common.errors import PawlError
@@ -70,7 +70,7 @@ def resume() -> None:
             if record.parent:
                 _finish(run, progress, record)
             else:
-                execution.tell(trial.starting_point(record.commit, "taken up", progress, record, _hours_left(run)))
+                telling.tell(trial.starting_point(record.commit, "taken up", progress, record, _hours_left(run)))
         workspace.put_back()  # a folder without a record: killed before it was written
         _go(run)
 
@@ -111,7 +111,7 @@ def _go(run: Run) -> None:
         commit = workspace.require_ready()
         hours_left = _hours_left(run)
         if reason := trial.why_start(settings.require_composed()):
-            execution.tell(trial.starting_point(commit, reason, progress, hours_left=hours_left))
+            telling.tell(trial.starting_point(commit, reason, progress, hours_left=hours_left))
             continue
         progress.enter("planning")
         agent: Agent = read_params("agent").agent
@@ -141,7 +141,7 @@ def _finish(run: Run, progress: Progress, record: Record, plan: planner.Plan | N
     """Run one experiment to its record; what crashed is a record too, and the loop goes on."""
     papers = (lambda: papers.write(plan, record)) if plan is not None else (lambda: None)
     done, _ = execution.run(record, progress, papers=papers, resumable=True, hours_left=_hours_left(run))
-    execution.tell(done)
+    telling.tell(done)
 
 
 def _end(progress: Progress, reason: str, records: list[Record]) -> None:

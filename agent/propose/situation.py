@@ -11,9 +11,8 @@ from typing import Any
 from agent.gates import Situation, Tried, permissions
 from agent.knowledge import base_model, history, lessons
 from agent.knowledge.grounding import Passage
-from agent.knowledge.history import Record, number
+from agent.knowledge.history import BASELINE, INTERRUPTED, Record, number
 from agent.run import settings, trial
-from agent.run.execution import BASELINE, INTERRUPTED
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.gpus import cards

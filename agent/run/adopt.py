@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from agent.knowledge.history import LOOKS, Record
-from agent.run import execution, settings, trial, workspace
+from agent.run import execution, settings, telling, trial, workspace
 from agent.run.experiment import summary
 from agent.run.progress import Progress, say
 from stages.common.errors import PawlError
@@ -139,7 +139,7 @@ def adopt(name: str, why: str) -> Record:
     settings.parse(given)
     claim = trial.hypothesis(why or hypothesis(name, commit, sweep))
     if reason := trial.why_start(settings.require_composed()):
-        execution.tell(trial.starting_point(head, reason))
+        telling.tell(trial.starting_point(head, reason))
         head = workspace.head()
     record = trial.plan(given, claim, "" if re.fullmatch(r"[0-9a-f]{7,40}", name) else name, head)
     if added := take_over_looks(sweep):
@@ -152,4 +152,4 @@ def adopt(name: str, why: str) -> Record:
 
 def command(args: argparse.Namespace) -> None:
     with stage_lock("agent", record_failure=False):
-        execution.tell(adopt(args.name, args.why))
+        telling.tell(adopt(args.name, args.why))

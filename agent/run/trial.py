@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from agent.knowledge import history
-from agent.knowledge.history import Record
+from agent.knowledge.history import BASELINE, INTERRUPTED, Record
 from agent.run import execution, experiment, settings, workspace
-from agent.run.execution import BASELINE, INTERRUPTED
 from agent.run.progress import Progress, say
 from agent.run.signals import interrupts
 from stages.common.config import read_params

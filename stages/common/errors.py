@@ -31,6 +31,10 @@ class PawlError(Exception):
         super().__init__(what)
         self.what, self.where, self.fix, self.details, self.code = what, where, fix, details or {}, code
 
+    def fields(self) -> dict[str, str]:
+        """For a program that reads it."""
+        return {"what": redact(self.what), "where": redact(self.where), "fix": redact(self.fix)}
+
     def __str__(self) -> str:
         lines = [self.what]
         if self.where:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,8 @@ from stages.common.files import ROOT, main_root, write_json
 from stages.common.redaction import redact
 
 FOLDER = Path(".pawl/failure")
+SEES_NO_TEST = ("fetch_model", "train", "eval_val", "judge")
+"""Stages of which more than the class and the error may be told. The others read test items or test results."""
 TAIL = 4000
 """Characters kept of a log, and of a traceback."""
 
@@ -104,6 +107,24 @@ def record(
             "peak_memory_gib": None if peak_memory_gib is None else round(peak_memory_gib, 3),
         },
     )
+
+
+def read(stage: str, since: float = 0.0) -> dict[str, Any]:
+    """The record of a stage's failure, if it is not older than `since` (seconds since 1970); {} if there is none, or half of one."""
+    path = ROOT / FOLDER / f"{stage}.json"
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        fresh = path.stat().st_mtime >= since
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return held if fresh and isinstance(held, dict) else {}
+
+
+def explain(root: Path, left: dict[str, Any], reason: str, paid: dict[str, float]) -> None:
+    """Add to a failure's record what explains it, and what a language model was paid for that: {cost, prompt_tokens, output_tokens}."""
+    path = root / FOLDER / f"{left['stage']}.json"
+    if path.parent == root / FOLDER and path.is_file():
+        write_json(path, left | {"explained": {"reason": redact(reason), "paid": paid}})
 
 
 def forget(stage: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from stages.common.chat import NoReply, Structured, structured
 from stages.common.errors import PawlError
+from stages.common.failure import SEES_NO_TEST
 from stages.common.files import ROOT
 from stages.common.schema import LLM
 from stages.common.text import plain, visible
@@ -24,8 +25,6 @@ from stages.judge.ours import ours, place
 from stages.judge.public import SECTIONS
 from stages.judge.words import environment
 
-SEES_NO_TEST = ("fetch_model", "train", "eval_val", "judge")
-"""Stages of which more than the class and the error may be told: no other may pass on what it logged, since it saw test items."""
 UNKNOWN = "UNKNOWN"
 LABELS = ("CONFIG", "OOM", "DATA", "ENV", UNKNOWN)
 LIKELY = ("format of the data", "missing file", "value", "network", "lost processes", "incompatible settings")

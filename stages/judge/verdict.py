@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stages.common import failure as failures
 from stages.common import looks
 from stages.common.config import read_params
 from stages.common.errors import PawlError
@@ -117,9 +118,10 @@ def explain_failure(root: Path, since: float) -> int:
             verdict["failed"] = "not asked: the validation items cannot be read"
         else:
             verdict = failure.ask(verdict, params.judge.llm, public_settings(params), about, Guard(items, [], [], ""))
+    failures.explain(root, record, verdict["words"]["Reason"], verdict.get("paid") or {})
     path = root / "reports" / "failure.md"
     write_text(path, failure.page(verdict))
     print(f"judge: {plain(verdict['words']['Reason'], 1500)}\n  more:  {path.relative_to(root)}")
     if paid := verdict.get("paid"):
-        print(f"  paid:  {paid['cost']:.9f} for {paid['prompt_tokens']} and {paid['output_tokens']} tokens")  # agent/execution.py reads it
+        print(f"  paid:  {paid['cost']:.9f} for {paid['prompt_tokens']} and {paid['output_tokens']} tokens")
     return 0

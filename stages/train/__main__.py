@@ -2,8 +2,7 @@
 
 python -m stages.train                              what `dvc repro train` runs; declared in params.yaml under `train` and `launcher`
 python -m stages.train --check [OVERRIDES ...]      compose conf/ with Hydra overrides and check it: JSON on stdout (LLaMA-Factory's
-                                                    configuration, memory, warnings), or exit code 3 and why it cannot work (on
-                                                    stdout as {"refused": {"what", "where", "fix"}})
+                                                    configuration, memory, warnings), or exit code 3 and {"refused": why}
 
 Writes models/adapter (an adapter, or with full and freeze a whole model; whole or not at all), reports/train.json and reports/loss.csv.
 A training that was killed or ran into launcher.timeout_h goes on from its last checkpoint the next time it is started.
@@ -29,7 +28,6 @@ from stages.common.files import ROOT, to_json, write_json, write_text
 from stages.common.gpus import untried
 from stages.common.models import base_model, fixed_arguments, with_template
 from stages.common.process import stage_lock
-from stages.common.redaction import redact
 from stages.common.schema import Evaluate, Launcher, Train
 from stages.train import checkpoints, result
 from stages.train.arguments import arguments
@@ -56,8 +54,7 @@ def main() -> None:
             print(to_json(check(args.overrides)), end="")
         except PawlError as error:
             error.code = REFUSED  # also what conf/ itself refuses, and a base or rows that are not there
-            refused = {name: redact(getattr(error, name)) for name in ("what", "where", "fix")}
-            print(to_json({"refused": refused}), end="")
+            print(to_json({"refused": error.fields()}), end="")
             raise
         return
     with (
@@ -136,9 +133,8 @@ def check(overrides: list[str]) -> dict[str, Any]:
         )  # fmt: skip
         found["warnings"] += detect.few(ROOT / "data/benchmark/val", params.judge)
         if params.model.name != base["name"]:
-            found["warnings"].insert(
-                0, f"checked with the base that is here, {base['name']}, not {params.model.name}: dvc repro fetch_model"
-            )
+            note = f"checked with the base that is here, {base['name']}, not {params.model.name}: dvc repro fetch_model"
+            found["warnings"].insert(0, note)
         return found
 
 

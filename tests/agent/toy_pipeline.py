@@ -48,7 +48,7 @@ def train(params: DictConfig) -> None:
     write("reports/train.json", {"steps": 2})
     write("reports/loss.csv", "step,epoch,split,loss\n1,0.5,train,2.0\n2,1.0,train,1.0\n")
     if rate == FAIL:
-        print("train: error: out of memory", file=sys.stderr)
+        print("train: error: a printed line is not what is read", file=sys.stderr)
         record("train", exit_code=1, error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
         sys.exit(1)
     if rate == SLEEP:

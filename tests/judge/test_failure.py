@@ -232,7 +232,12 @@ def test_a_language_models_price_is_told_whether_or_not_its_words_are_of_use(tmp
             verdict.explain_failure(tmp_path, 0)
             read = sum(len(message["content"].split()) for body in server.bodies for message in body["messages"])
             assert server.requests == requests
-        assert f"  paid:  {read * 2e-6:.9f} for {read} and {requests * (len(answer.split()) + 1)} tokens\n" in capsys.readouterr().out
+        held = json.loads((tmp_path / ".pawl/failure/train.json").read_text())
+        told = {"cost": read * 2e-6, "prompt_tokens": read, "output_tokens": requests * (len(answer.split()) + 1)}
+        assert held["explained"]["paid"] == pytest.approx(told)
+        out = capsys.readouterr().out
+        assert f"judge: {held['explained']['reason']}\n" in out
+        assert f"  paid:  {read * 2e-6:.9f} for {read} and {requests * (len(answer.split()) + 1)} tokens\n" in out
     params.judge.kind = "rules"
     verdict.explain_failure(tmp_path, 0)
     assert "paid" not in capsys.readouterr().out

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.knowledge.history import Record
-from agent.run import account, execution, progress, workspace
+from agent.run import account, progress, workspace
 from agent.run.account import Spent, why_stop
 from stages.common.errors import PawlError
 from stages.common.files import write_json
@@ -63,15 +63,6 @@ def test_a_starting_point_costs_and_is_no_experiment_of_the_run(here: Path) -> N
     start = Record(1, "x", "KEPT", "h", run="r", cost={"llm": 0.5, "gpu_hours": 2.0})
     assert account.spent("r", 0.0, [start]) == Spent(llm_cost=0.5, gpu_hours=2.0)
     assert account.spent("r", 0.0, [start, record(2, "DISCARDED")]) == Spent(1, 0.0, 0.5, 2.0, 1)
-
-
-def test_what_the_judge_paid_to_explain_a_crash_is_in_the_account(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (here / "stages/judge").mkdir(parents=True)
-    monkeypatch.setattr(execution, "ROOT", here)
-    said = "judge: It was too big.\n  more:  reports/failure.md\n  paid:  0.250000000 for 100 and 20 tokens\n"
-    monkeypatch.setattr(workspace, "call", lambda *_, **__: SimpleNamespace(stdout=said, returncode=0))
-    assert execution.explained(record(1, "PLANNED"), 0.0) == "It was too big."
-    assert account.calls("r", 1) == {"llm": 0.25, "prompt_tokens": 100.0, "output_tokens": 20.0, "gpu_hours": 0.0}
 
 
 @pytest.mark.parametrize(

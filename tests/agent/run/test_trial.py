@@ -9,7 +9,7 @@ import pytest
 from agent.knowledge import history
 from agent.knowledge.history import Record
 from agent.propose import situation, survey
-from agent.run import execution, experiment, trial
+from agent.run import experiment, trial
 
 NEW, OLD = "benchmark: {seed: 2}\n", "benchmark: {seed: 1}\n"
 
@@ -42,28 +42,13 @@ def test_another_ruler_than_the_newest_verdicts_needs_a_new_start(
     assert bool(trial.why_start(params)) is starts
 
 
-@pytest.mark.parametrize("stage", ["generate_data", "build_benchmark", "eval_test", "report"])
-def test_the_error_of_a_stage_that_reads_test_items_is_not_repeated(tmp_path: Path, stage: str) -> None:
-    log = tmp_path / "log"
-    log.write_text(f"{stage}: error: the answer to 'q' is 7731\nERROR: failed to reproduce '{stage}': failed to run\n")
-    assert execution._failure(log) == f" at {stage}"
-
-
-def test_a_secret_in_an_error_stays_out_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "kpsk_secret_7731")
-    log = tmp_path / "log"
-    log.write_text("fetch_model: error: 401 for kpsk_secret_7731\nERROR: failed to reproduce 'fetch_model': failed to run\n")
-    assert execution._failure(log) == " at fetch_model: 401 for [removed]"
-    assert "7731" not in execution._reason(OSError("https://me:kpsk_secret_7731@host"))
-
-
 def test_the_composer_names_what_overrides_repeat_or_crashed_like(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey.settings, "resolve", lambda overrides: {"train.lora_rank": int(overrides[0][-1])})
     seals = [survey.settings.fingerprint({"train.lora_rank": rank}) for rank in range(5)]
     records = [
         Record(1, "kept", "KEPT", "h", fingerprint=seals[1]),
         Record(2, "oom", "CRASHED", "h", fingerprint=seals[2], reason="out of memory"),
-        Record(3, "stopped", "CRASHED", "h", fingerprint=seals[3], reason=execution.INTERRUPTED),
+        Record(3, "stopped", "CRASHED", "h", fingerprint=seals[3], reason=history.INTERRUPTED),
     ]
     composer = survey.Composed(records)
     found = [composer.repeats([f"train.lora_rank={rank}"]) for rank in (1, 2, 3, 4)]

@@ -92,7 +92,7 @@ def test_a_repetition_is_refused_and_named(started: Repo) -> None:
     [
         ("2e-3", "DISCARDED", ""),
         ("3e-3", "INCONCLUSIVE", ""),
-        ("4e-3", "CRASHED", "dvc repro failed at train: out of memory (exit 255)"),
+        ("4e-3", "CRASHED", "dvc repro failed at train: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB (exit 255)"),
     ],
 )
 def test_what_is_not_better_leaves_a_record_and_nothing_else(started: Repo, rate: str, status: str, reason: str) -> None:
