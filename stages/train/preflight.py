@@ -58,8 +58,8 @@ def check(
     check_types(train.extra, argument_types())
     elsewhere = not config["use_cpu"] and not gpus(train)  # the GPUs are a cluster's, and the parser looks at this machine
     here = {name: value for name, value in config.items() if name not in ("bf16", "fp16")} | {"use_cpu": True} if elsewhere else config
+    model = meta_model(config)  # before parse: afterwards ZeRO-3 takes part in making any model
     parsed = parse(here, distributed=launcher.kind != "local")
-    model = meta_model(config)
     targets = check_modules(model, train)
     count = processes(train, launcher)
     first = micro_steps(train, bool(config["use_cpu"]))
