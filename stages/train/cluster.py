@@ -117,7 +117,11 @@ def run(job_file: Path, launcher: Launcher, device: str) -> int:
             failure_config=FailureConfig(max_failures=launcher.max_failures),
         ),
     )
-    trainer.fit()
+    try:
+        trainer.fit()
+    except Exception:
+        if not list(job_file.parent.glob("failure-*.json")):
+            raise  # else a worker has said it better
     return 1 if list(job_file.parent.glob("failure-*.json")) else 0
 
 
@@ -187,7 +191,11 @@ def lost_peer(text: str) -> bool:
 
 
 def loop(settings: dict[str, Any]) -> None:
-    """What each worker does, again after each loss of a worker: go on from the last checkpoint that is whole."""
+    """What each worker does, again after each loss of a worker: go on from the last checkpoint that is whole.
+
+    An error is left for the stage and raised, so that Ray ends the other workers: on GPUs they wait half an hour for the one that has
+    gone. The group that Ray then starts again finds the word that was left and returns.
+    """
     from stages.train import checkpoints, worker
 
     job_file = Path(settings["job"])
@@ -201,10 +209,9 @@ def loop(settings: dict[str, Any]) -> None:
         try:
             worker.train(run, folder)
         except Exception as error:  # told by the stage, see worker.py
-            if isinstance(error, RuntimeError) and lost_peer(str(error)):
-                raise  # another worker has gone: Ray's failure policy decides
-            worker.leave(folder, rank, run["name"], traceback.format_exc(), {"what": f"{type(error).__name__}: {error}"})
-            return
+            if not (isinstance(error, RuntimeError) and lost_peer(str(error))):  # else Ray's failure policy decides
+                worker.leave(folder, rank, run["name"], traceback.format_exc(), {"what": f"{type(error).__name__}: {error}"})
+            raise
 
 
 if __name__ == "__main__":

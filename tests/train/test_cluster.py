@@ -14,9 +14,10 @@ import pytest
 
 from stages.common.config import read_params
 from stages.common.errors import PawlError
+from stages.common.files import read_json, write_json
 from stages.common.schema import Launcher
 from stages.train import __main__ as stage
-from stages.train import cluster, fit, launch, memory
+from stages.train import cluster, fit, launch, memory, worker
 from tests.gpu_machines import H100
 from tests.train.test_arguments import train
 from tests.train.test_memory import SIZE
@@ -102,6 +103,40 @@ def test_the_memory_of_a_cluster_is_not_taken_for_this_machines(monkeypatch: pyt
         assert need["available_gib"] is None and need["per"] in each and f"{each}, which cannot be looked at from here" in warnings[0]
     with pytest.raises(PawlError, match="for each process"):
         fit.check_memory(None, section, [], Launcher(**{**RAY, "address": ""}), 100, gpu=False)
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> str:
+    write_json(tmp_path / "train-job.json", {"preflight": None, "runs": [{"name": "train", "config": {"save_strategy": "no"}}]})
+    return str(tmp_path / "train-job.json")
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[str]:
+    """Makes each training end with this error; returns the list that they are counted in."""
+    begun = list[str]()
+
+    def fail(run: dict[str, Any], folder: Path) -> None:
+        begun.append(run["name"])
+        raise error
+
+    monkeypatch.setattr(worker, "train", fail)
+    return begun
+
+
+def test_an_error_in_one_worker_is_raised_so_that_ray_ends_the_others(monkeypatch: pytest.MonkeyPatch, started: str) -> None:
+    begun = failing(monkeypatch, ValueError("out of memory"))
+    with pytest.raises(ValueError, match="out of memory"):
+        cluster.loop({"job": started})
+    assert read_json(Path(started).parent / "failure-0.json")["what"] == "ValueError: out of memory"
+    cluster.loop({"job": started})
+    assert len(begun) == 1, "the group that Ray starts again does not train again"
+
+
+def test_a_lost_worker_is_left_to_ray(monkeypatch: pytest.MonkeyPatch, started: str) -> None:
+    failing(monkeypatch, RuntimeError("[gloo] Connection closed by peer"))
+    with pytest.raises(RuntimeError):
+        cluster.loop({"job": started})
+    assert not list(Path(started).parent.glob("failure-*.json"))
 
 
 @pytest.mark.parametrize(("kind", "workers", "asked"), [("local", 1, 1), ("torchrun", 2, 2), ("torchrun", 0, 8), ("ray", 4, 4)])
