@@ -28,7 +28,7 @@ from typing import Any
 
 from stages.common import adapter as adapters
 from stages.common.files import ROOT, read_json, read_jsonl, write_json, write_jsonl
-from stages.common.items import read_rows
+from stages.common.reports.evaluation import Answer, read_rows
 from stages.common.server import free_port
 
 TASKS = ("chain_sum", "word_sequence_reversal")
@@ -134,7 +134,7 @@ def pawl(root: Path, *arguments: str, run: int = 0) -> None:
 
 
 def rows_of(root: Path, where: str) -> dict[str, list[tuple[str, bool]]]:
-    rows = read_rows(root / "reports" / where)
+    rows = read_rows(root / "reports" / where, Answer)
     return {name: [(row.prediction, row.correct) for row in rows if row.benchmark == name] for name in TASKS}
 
 

@@ -7,12 +7,14 @@ import io
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stages.common.files import sha256_file, sha256_text, write_json, write_jsonl, write_text
-from stages.common.items import Row, ids_sha256, item_id, summarize, write_rows
+from stages.common.items import ids_sha256, item_id
+from stages.common.reports.evaluation import Answer, EvalSummary, write_rows
+from stages.evaluate.score import KINDS
+from stages.evaluate.summary import summarize
 
 TASKS = ("chain_sum", "word_sequence_reversal")
 FINGERPRINT = {
@@ -23,7 +25,7 @@ FINGERPRINT = {
 
 def make_row(
     number: int, correct: bool, *, benchmark: str = "chain_sum", split: str = "val", prediction: str | None = None, **changes: Any
-) -> Row:
+) -> Answer:
     """Item `number` of a benchmark: the same number is the same item, whoever answers it."""
     gold = str(100 + number)
     given = prediction if prediction is not None else gold if correct else "no idea"
@@ -32,12 +34,18 @@ def make_row(
         "score": float(correct), "prediction": given, "gold": gold, "prompt_tokens": 20, "output_tokens": 4, "truncated": False,
         "repeat": 0,
     }  # fmt: skip
-    return Row(**{**values, **changes})
+    return KINDS[split](**{**values, **changes})
+
+
+def changed(row: Answer, **changes: Any) -> Answer:
+    """A row with other values, checked again."""
+    values = {**row.plain(), **changes}
+    return KINDS[values["split"]](**values)
 
 
 def make_rows(
     rate: float, n: int = 100, *, seed: int = 0, split: str = "val", tasks: Sequence[str] = TASKS, verbose: float = 0
-) -> list[Row]:
+) -> list[Answer]:
     """`n` rows a task, each correct with probability `rate`; a share `verbose` of the others holds the answer in another form."""
     rng = random.Random(seed)
     rows = []
@@ -49,17 +57,25 @@ def make_rows(
     return rows
 
 
-def write_side(folder: Path, rows: list[Row], *, adapter: str | None = None, split: str = "val", **changes: Any) -> None:
+def write_side(folder: Path, rows: list[Answer], *, adapter: str | None = None, split: str = "val", **changes: Any) -> None:
     """One evaluation as the evaluate stage leaves it: SPLIT.jsonl and SPLIT.json. `changes` overwrite keys of the summary."""
     fingerprint = changes.get("fingerprint", {**FINGERPRINT, "adapter_sha256": adapter})
     short = sha256_text(json.dumps(fingerprint, sort_keys=True))[:16]
-    write_rows(folder / f"{split}.jsonl", (replace(row, fingerprint=short) for row in rows))
+    write_rows(folder / f"{split}.jsonl", (changed(row, split=split, fingerprint=short) for row in rows))
+    overall, benchmarks = summarize(rows)
     summary = {
-        **summarize(rows), "split": split, "model": "synthetic", "items_sha256": ids_sha256(row.item_id for row in rows),
+        "overall": overall.plain(), "benchmarks": {name: scores.plain() for name, scores in benchmarks.items()},
+        "split": split, "model": "synthetic", "items_sha256": ids_sha256(row.item_id for row in rows),
         "fingerprint": fingerprint, "settings": {"concurrency": 32}, "runtime_s": 12.5,
         "rows_sha256": sha256_file(folder / f"{split}.jsonl"),
     }  # fmt: skip
     write_json(folder / f"{split}.json", {**summary, **changes})
+
+
+def make_summary(**changes: Any) -> EvalSummary:
+    """The summary of an evaluation, for readers of its conditions."""
+    overall, benchmarks = summarize(make_rows(0.5, 10))
+    return EvalSummary(**{"split": "val", "overall": overall, "benchmarks": benchmarks, "fingerprint": FINGERPRINT, **changes})
 
 
 def write_items(root: Path, n: int = 100) -> None:

@@ -14,7 +14,7 @@ from stages.common.files import ROOT
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 FOLDER = {name: spec["cmd"].split()[2].partition(".")[2] for name, spec in STAGES.items()}
 # errors, atomic writes, checks and locks do not shape a result: a change of theirs must not retrain a model
-PLUMBING = {"errors", "files", "config", "schema", "process", "leash", "doctor", "mistakes", "failure"}
+PLUMBING = frozenset({"errors", "files", "config", "schema", "process", "leash", "doctor", "mistakes", "failure"})
 PLUMBING |= {
     "intact",
     "redaction",
@@ -29,6 +29,8 @@ PLUMBING |= {
     "detect",
     "parts",
     "noise",
+    "reports/base",
+    "reports/noise",
 }
 
 
@@ -47,16 +49,16 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def common_used(folder: str) -> set[str]:
-    """Modules of stages/common, plumbing apart, that a folder reaches, directly or through one another."""
-    todo = {name.split(".")[2] for path in modules(folder) for name in imports(path) if name.startswith("stages.common.")}
+def reached(folder: str, but: frozenset[str] = frozenset()) -> set[str]:
+    """Modules of stages/common that a folder imports, directly or through one another, as their paths there: items, reports/data."""
+    todo = {name for path in modules(folder) for name in imports(path)}
     seen: set[str] = set()
     while todo:
-        name = todo.pop()
+        name = todo.pop().removeprefix("stages.common.").replace(".", "/")
         path = ROOT / f"stages/common/{name}.py"
-        if name not in seen | PLUMBING and path.exists():
+        if name not in seen | but and name.split("/")[0] not in but and path.exists():
             seen.add(name)
-            todo |= {part.split(".")[2] for part in imports(path) if part.startswith("stages.common.")}
+            todo |= {part for part in imports(path) if part.startswith("stages.common.")}
     return seen
 
 
@@ -86,8 +88,8 @@ def test_the_inputs_a_stage_guards_are_among_its_dependencies(stage: str) -> Non
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_depends_on_the_shared_code_that_shapes_its_result(stage: str) -> None:
-    declared = {Path(dep).stem for dep in STAGES[stage]["deps"] if dep.startswith("stages/common/")}
-    assert declared == common_used(f"stages/{FOLDER[stage]}")
+    declared = {dep[len("stages/common/") : -len(".py")] for dep in STAGES[stage]["deps"] if dep.startswith("stages/common/")}
+    assert declared == reached(f"stages/{FOLDER[stage]}", PLUMBING)
     assert f"stages/{FOLDER[stage]}" in STAGES[stage]["deps"]
 
 
@@ -179,11 +181,17 @@ def test_only_evaluation_and_decontamination_read_test_items() -> None:
     assert readers == {"generate_data", "baseline", "eval_test"}
 
 
+def test_only_evaluation_the_page_and_mlflow_import_the_models_of_test_results() -> None:
+    folders = {"agent", *(f"stages/{folder}" for folder in FOLDER.values())}
+    readers = {folder for folder in folders if "reports/test_results" in reached(folder)}
+    assert readers == {"stages/evaluate", "stages/report", "stages/track"}
+
+
 def test_no_module_of_the_agent_or_the_judge_names_a_test_result() -> None:
-    gate = ROOT / "stages/judge/inputs.py"  # names them in order to refuse them
-    for path in {*modules("stages/judge"), *modules("agent"), *(ROOT / "prompts").rglob("*.j2")} - {gate}:
+    for path in {*modules("stages/judge"), *modules("agent"), *(ROOT / "prompts").rglob("*.j2")}:
         text = path.read_text(encoding="utf-8")
         assert "eval_test" not in text and "test.jsonl" not in text and "benchmark/test" not in text, path
+        assert "test_results" not in text, path
 
 
 def test_git_holds_metrics_plots_and_the_page_and_dvc_the_rest() -> None:

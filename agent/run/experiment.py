@@ -12,9 +12,9 @@ from typing import Any
 
 from agent.knowledge.history import EXPERIMENTS, Record, number, read_record
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, read_json, read_object, sha256_file, write_json, write_text
-from stages.common.items import read_rows
+from stages.common.files import ROOT, read_json, sha256_file, write_json, write_text
 from stages.common.losses import read_losses
+from stages.common.reports.evaluation import EvalSummary, Row, read_rows
 from stages.common.verdict import accepted
 
 REPORTS = ROOT / "reports"
@@ -126,14 +126,8 @@ def read_verdict(name: str, incumbent: str) -> dict[str, Any]:
     figures = summary(verdict)
     if verdict["outcome"] == "accept" and any(figures.get(key) is None for key in ("n", "accuracy", "difference", "low", "high", "p")):
         raise PawlError("an acceptance without paired evidence (n, accuracy, difference, interval, p)", where=where, fix=_FIX)
-    if other := {row.split for row in read_rows(COPIED["val.jsonl"])} - {"val"}:
-        raise PawlError(
-            f"rows of the split {sorted(other)[0]!r:.40} among the validation results",
-            where=str(COPIED["val.jsonl"]),
-            fix="see stages/evaluate",
-        )
-    if read_object(COPIED["val.json"]).get("split") != "val":
-        raise PawlError("not a summary of validation results", where=str(COPIED["val.json"]), fix="see stages/evaluate")
+    read_rows(COPIED["val.jsonl"], Row)
+    EvalSummary.read(COPIED["val.json"])
     return verdict
 
 

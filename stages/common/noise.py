@@ -10,8 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stages.common.errors import PawlError
-from stages.common.files import read_object, sha256_text
+from stages.common.files import sha256_text
+from stages.common.reports.evaluation import Summary
+from stages.common.reports.noise import NoiseReport
 
 FOLDER = Path("reports/noise")
 COMMAND = "python -m stages.evaluate --noise"
@@ -29,38 +30,21 @@ def may_differ(fingerprint: dict[str, Any]) -> bool:
     return bool(fingerprint) and not exact and not fingerprint.get("batch_invariant")
 
 
-def place(summary: dict[str, Any]) -> Path:
+def place(summary: Summary) -> Path:
     """Where the figure of an evaluation's configuration lies, from the evaluation's summary."""
-    fingerprint = summary.get("fingerprint") or {}
-    kept = {name: value for name, value in fingerprint.items() if name not in _OF_THE_WEIGHTS}
-    text = json.dumps([kept, summary.get("items_sha256")], sort_keys=True)
+    kept = {name: value for name, value in summary.fingerprint.items() if name not in _OF_THE_WEIGHTS}
+    text = json.dumps([kept, summary.items_sha256], sort_keys=True)
     return FOLDER / f"{sha256_text(text)[:16]}.json"
 
 
-def known(root: Path, summary: dict[str, Any]) -> tuple[int, int] | None:
-    """(verdicts that changed, verdicts) as measured for this configuration; None if it was not, or if the file is broken."""
-    path = root / place(summary)
-    if not path.is_file():
-        return None
-    try:
-        report = read_object(path)
-    except (PawlError, OSError):
-        return None
-    flips, answers = report.get("flips"), report.get("answers")
-    if type(flips) is not int or type(answers) is not int or not 0 <= flips <= answers or not answers:
-        return None
-    return flips, answers
-
-
-def sentence(root: Path, summary: dict[str, Any]) -> str:
+def sentence(root: Path, summary: Summary) -> str:
     """What to say of it beside a verdict, "" if two evaluations do not differ."""
-    found = known(root, summary)
+    found = NoiseReport.find(root / place(summary))
     if found is None:
-        if not may_differ(summary.get("fingerprint") or {}):
+        if not may_differ(summary.fingerprint):
             return ""
         return f"With this engine, two evaluations of the same weights may differ. How much was not measured: {COMMAND}"
-    flips, answers = found
-    if not flips:
+    if not found.flips:
         return ""
-    share = f"{100 * flips / answers:.1f} %"
-    return f"Noise: two evaluations of the same weights disagree on {flips} of {answers} verdicts ({share})."
+    share = f"{100 * found.flips / found.answers:.1f} %"
+    return f"Noise: two evaluations of the same weights disagree on {found.flips} of {found.answers} verdicts ({share})."

@@ -16,14 +16,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from stages.common import items
 from stages.common.config import load_params
 from stages.common.errors import PawlError, run_main
-from stages.common.files import ROOT, sha256_file, write_json
+from stages.common.files import ROOT, sha256_file
 from stages.common.models import base_model
 from stages.common.process import stage_lock, time_limit
+from stages.common.reports.evaluation import Answer, Summary, write_rows
 from stages.common.schema import Config
 from stages.common.scoring import Task
 from stages.evaluate import benchmark, infer, judged, noise, results
@@ -66,7 +66,7 @@ def main() -> None:
                     "opencompass": version("opencompass"), "runtime_s": round(time.monotonic() - begun, 1),
                 }  # fmt: skip
                 for split, (rows, summary) in found.items():
-                    write(folder(args.base, split), split, rows, summary | about)
+                    write(folder(args.base, split), split, rows, summary.model_copy(update=about))
 
 
 def ruler(params: Config) -> dict[str, str]:
@@ -125,15 +125,16 @@ def say(tasks: list[Task], name: str, adapter: Path | None) -> None:
     print(f"asking {name}{', fine-tuned,' if adapter else ''} {count} items: {parts}")
 
 
-def write(where: Path, split: str, rows: list[items.Row], summary: dict[str, Any]) -> None:
-    items.write_rows(where / f"{split}.jsonl", rows)
-    write_json(where / f"{split}.json", summary | {"rows_sha256": sha256_file(where / f"{split}.jsonl")})  # whose summary this is
-    overall = summary["overall"]
+def write(where: Path, split: str, rows: list[Answer], summary: Summary) -> None:
+    write_rows(where / f"{split}.jsonl", rows)
+    bound = {"rows_sha256": sha256_file(where / f"{split}.jsonl")}  # whose summary this is
+    summary.model_copy(update=bound).write(where / f"{split}.json")
+    overall = summary.overall
     if split == "test":  # whoever chooses the next experiment reads this output; the report and MLflow have the scores
-        print(f"test: {overall['n']} items answered; their scores are for the report alone")
+        print(f"test: {overall.n} items answered; their scores are for the report alone")
         return
-    shown = ", ".join(f"{name} {part['accuracy']:.3f} ({part['lenient']:.3f} lenient)" for name, part in summary["benchmarks"].items())
-    print(f"{split}: accuracy {overall['accuracy']:.3f} on {overall['n']} items: {shown}; {overall['truncated']} truncated")
+    shown = ", ".join(f"{name} {part.accuracy:.3f} ({part.lenient:.3f} lenient)" for name, part in summary.benchmarks.items())
+    print(f"{split}: accuracy {overall.accuracy:.3f} on {overall.n} items: {shown}; {overall.truncated} truncated")
 
 
 if __name__ == "__main__":

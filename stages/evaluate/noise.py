@@ -7,11 +7,10 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
 
 from stages.common import noise
-from stages.common.files import write_json
-from stages.common.items import Row
+from stages.common.reports.evaluation import Answer
+from stages.common.reports.noise import Counts, NoiseReport
 from stages.common.schema import Config
 from stages.common.scoring import Task
 from stages.evaluate import infer, results
@@ -37,31 +36,34 @@ def measure(ask: Ask, tasks: list[Task], params: Config, root: Path, model: str)
         second = stack.enter_context(ask(again, 2))
         rows, summary = results.split("val", tasks, first, params)
         others, _ = results.split("val", tasks, second, again)
-        report = compare(rows, others) | {
-            "model": model,
-            "concurrency": [many, again.evaluate.concurrency],
-            "fingerprint": summary["fingerprint"],
-            "items_sha256": summary["items_sha256"],
-        }
+        overall, benchmarks = compare(rows, others)
+        report = NoiseReport(
+            **dict(overall),
+            benchmarks=benchmarks,
+            model=model,
+            concurrency=[many, again.evaluate.concurrency],
+            fingerprint=summary.fingerprint,
+            items_sha256=summary.items_sha256,
+        )
         path = root / noise.place(summary)
-        write_json(path, report)
+        report.write(path)
     return (
-        f"noise: {report['flips']} of {report['answers']} verdicts changed, and {report['texts']} texts\n"
+        f"noise: {report.flips} of {report.answers} verdicts changed, and {report.texts} texts\n"
         f"  kept:  {path.relative_to(root)} (commit it: the page shows it beside each verdict of this configuration)"
     )
 
 
-def compare(rows: list[Row], others: list[Row]) -> dict[str, Any]:
-    """Counts of two evaluations of the same items: answers, verdicts that changed (`flips`), texts that changed."""
+def compare(rows: list[Answer], others: list[Answer]) -> tuple[Counts, dict[str, Counts]]:
+    """Counts of two evaluations of the same items, of all and of each benchmark."""
     pairs = list(zip(rows, others, strict=True))
     assert all((one.item_id, one.repeat) == (other.item_id, other.repeat) for one, other in pairs)
     names = sorted({row.benchmark for row in rows})
-    return _counts(pairs) | {"benchmarks": {name: _counts([pair for pair in pairs if pair[0].benchmark == name]) for name in names}}
+    return _counts(pairs), {name: _counts([pair for pair in pairs if pair[0].benchmark == name]) for name in names}
 
 
-def _counts(pairs: list[tuple[Row, Row]]) -> dict[str, int]:
-    return {
-        "answers": len(pairs),
-        "flips": sum(one.correct != other.correct for one, other in pairs),
-        "texts": sum(one.prediction != other.prediction for one, other in pairs),
-    }
+def _counts(pairs: list[tuple[Answer, Answer]]) -> Counts:
+    return Counts(
+        answers=len(pairs),
+        flips=sum(one.correct != other.correct for one, other in pairs),
+        texts=sum(one.prediction != other.prediction for one, other in pairs),
+    )

@@ -11,15 +11,20 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from stages.common import details, engine, items, llm, scoring
+from stages.common import details, engine, llm, scoring
 from stages.common.files import ROOT, sha256_text
 from stages.common.replies import key_of, remove
+from stages.common.reports.evaluation import Answer, EvalSummary, Oddities, Summary, Unanswered
+from stages.common.reports.test_results import TestSummary
 from stages.common.schema import Config
 from stages.common.scoring import Scorer, Task
 from stages.common.server import ServerDiedError
 from stages.common.verdicts import Score, Verdicts, beside
 from stages.evaluate import benchmark, infer, judged, sandbox, score
+from stages.evaluate.summary import summarize
 from stages.evaluate.think import Thinking
+
+KINDS: dict[str, type[Summary]] = {"val": EvalSummary, "test": TestSummary}
 
 
 @dataclass(frozen=True)
@@ -84,9 +89,10 @@ def clock(params: Config, base: dict[str, Any]) -> dict[str, str]:
     return {"template_date": date.today().isoformat()} if params.engine.kind == "external" and base.get("date") else {}
 
 
-def split(which: str, tasks: list[Task], found: Answered, params: Config) -> tuple[list[items.Row], dict[str, Any]]:
+def split(which: str, tasks: list[Task], found: Answered, params: Config) -> tuple[list[Answer], Summary]:
     """Rows and summary of one split; the rows of a repeat follow those of the one before."""
-    thinking, rows = _thinking(params), []
+    thinking = _thinking(params)
+    rows: list[Answer] = []
     ruled: dict[str, list[Verdicts]] = {}
     own = [task for task in tasks if task.split == which]
     given = [
@@ -100,15 +106,19 @@ def split(which: str, tasks: list[Task], found: Answered, params: Config) -> tup
             if task.split == which:
                 instead = _instead(task, scorer, params, verdicts)
                 rows += score.rows(task, answers, scorer, thinking=thinking, repeat=repeat, fingerprint=short, instead=instead, told=ruled)
-    summary = items.summarize(rows) | {"split": which, "items_sha256": benchmark.items_sha256(own), "fingerprint": fingerprint}
-    for name, found_out in ruled.items():
-        summary["benchmarks"][name] |= beside(found_out)
-    if thinking.closing:
-        summary["thinking"] = dict(thinking.counts)
-    told = oddities(given) | ({"engine_judge": judging} if (judging := oddities(verdicts)) else {})
+    overall, benchmarks = summarize(rows)
+    benchmarks = {name: scores.model_copy(update=beside(ruled[name])) for name, scores in benchmarks.items()}
+    told = oddities(given)
+    if judging := oddities(verdicts):
+        told["engine_judge"] = Oddities(**judging)
     if told and which == "val":
-        print(f"{which}: not as it should be: {json.dumps(told)}")
-    return rows, summary | told
+        print(f"{which}: not as it should be: {json.dumps(Oddities(**told).plain())}")
+    if thinking.closing:
+        told["thinking"] = dict(thinking.counts)
+    summary = KINDS[which](
+        split=which, overall=overall, benchmarks=benchmarks, items_sha256=benchmark.items_sha256(own), fingerprint=fingerprint, **told
+    )
+    return rows, summary
 
 
 def not_sent(replies: Sequence[llm.Reply]) -> dict[str, Any]:
@@ -118,14 +128,10 @@ def not_sent(replies: Sequence[llm.Reply]) -> dict[str, Any]:
 
 
 def oddities(replies: Sequence[llm.Reply]) -> dict[str, Any]:
-    """What is odd about the replies of a split, counted, as its summary has it; empty where nothing is.
-
-    unanswered: replies without text, which are wrong, by finish_reason. answered_as: replies signed by another model than the one asked.
-    estimated_token_counts: replies whose tokens the server did not count. not_sent: see `not_sent`.
-    """
+    """What is odd about the replies of a split, as the fields of `Oddities`; empty if nothing is."""
     found: dict[str, Any] = {}
     if missing := Counter(reply.finish_reason or "none given" for reply in replies if reply.missing):
-        found["unanswered"] = {"n": missing.total(), "finish_reasons": dict(sorted(missing.items()))}
+        found["unanswered"] = Unanswered(n=missing.total(), finish_reasons=dict(sorted(missing.items())))
     if signed := Counter(reply.model for reply in replies if reply.model):
         found["answered_as"] = dict(sorted(signed.items()))
     if estimated := sum(reply.estimated for reply in replies):

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stages.common.errors import PawlError
-from stages.common.items import Row
 from stages.common.llm import Reply
+from stages.common.reports.evaluation import Answer, Row
+from stages.common.reports.test_results import TestRow
 from stages.common.scoring import Scorer, Task
 from stages.common.verdicts import TOLERANCE, Score, Verdicts, decide
 from stages.evaluate.think import Thinking
+
+KINDS: dict[str, type[Answer]] = {"val": Row, "test": TestRow}
 
 
 def rows(
     task: Task, replies: Sequence[Reply], scorer: Scorer, *, thinking: Thinking | None = None, repeat: int = 0, fingerprint: str = "",
     instead: Score | None = None, told: dict[str, list[Verdicts]] | None = None,
-) -> list[Row]:  # fmt: skip
+) -> list[Answer]:  # fmt: skip
     """One row for each item, in the order of the items.
 
     Args:
@@ -32,8 +35,9 @@ def rows(
     verdicts = decide(task, ["" if reply.missing else answer.text for reply, answer in zip(replies, answers, strict=True)], scorer, instead)
     if told is not None:
         told.setdefault(task.name, []).append(verdicts)
+    kind = KINDS[task.split]
     return [
-        Row(
+        kind(
             item_id=item["item_id"], benchmark=task.name, split=task.split, correct=score >= 1 - TOLERANCE, score=score,
             prediction=reply.text, gold=item["answer"], prompt_tokens=reply.prompt_tokens, output_tokens=reply.output_tokens,
             truncated=reply.finish_reason == "length" or answer.unclosed, repeat=repeat, fingerprint=fingerprint,

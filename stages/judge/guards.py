@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from stages.common.files import flatten, part, sha256_text
 from stages.common.items import ids_sha256
-from stages.judge.inputs import LARGEST, SPLIT, Inputs, Side
+from stages.common.reports.evaluation import Oddities
+from stages.judge.inputs import LARGEST, Inputs, Side
 
 THE_MODEL = ("adapter_sha256", "adapter_served_as", "base_sha256", "chat_template_sha256")
 """Keys of the fingerprint in which candidate and incumbent may differ: they are the model."""
@@ -64,8 +65,6 @@ def of_files(candidate: Side, incumbent: Side) -> list[str]:
             wrong.append(f"the {name}'s rows carry {len(side.fingerprints)} fingerprints: they were not answered under the same conditions")
         if side.summary:
             wrong += [*_misquoted(name, side), *_other_hash(name, side)]
-            if side.summary.get("split") != SPLIT:
-                wrong.append(f"the {name}'s summary is of the split {_short(side.summary.get('split'))}, not of {SPLIT}")
         else:
             wrong += _contradictory(name, side)
     if bool(candidate.summary) != bool(incumbent.summary):
@@ -78,7 +77,7 @@ def _incomplete(name: str, side: Side, benchmark: dict[str, Any]) -> Iterator[st
     counts = side.rows.group_by("benchmark").aggregate([("item_id", "count_distinct"), ("item_id", "count")])
     answered = {row["benchmark"]: (row["item_id_count_distinct"], row["item_id_count"]) for row in counts.to_pylist()}
     tasks = part(benchmark, "tasks")
-    runs = part(side.summary, "fingerprint").get("num_runs", 1)  # the usual number is left out of a fingerprint
+    runs = side.stated.fingerprint.get("num_runs", 1)  # the usual number is left out of a fingerprint
     for task in sorted(tasks.keys() | answered.keys()):
         built, (found, rows) = part(tasks, task).get("val"), answered.get(task, (0, 0))
         if type(built) is not int or found != built:
@@ -91,16 +90,19 @@ def _incomplete(name: str, side: Side, benchmark: dict[str, Any]) -> Iterator[st
 
 def _misquoted(name: str, side: Side) -> Iterator[str]:
     """A summary that its rows do not carry, or that nothing binds to these very rows."""
-    groups = {"overall": (side.rows, part(side.summary, "overall"))}
-    stated = part(side.summary, "benchmarks")
+    stated = side.stated.benchmarks
+    groups = {"overall": (side.rows, side.stated.overall)}
     for task in sorted({*stated, *pc.unique(side.rows["benchmark"]).to_pylist()}):
-        groups[task] = side.rows.filter(pc.equal(side.rows["benchmark"], task)), part(stated, task)
+        if task in stated:
+            groups[task] = side.rows.filter(pc.equal(side.rows["benchmark"], task)), stated[task]
+        else:
+            yield f"the {name}'s summary states nothing for {task}, of which there are rows"
     for group, (rows, scores) in groups.items():
         counted = {"n": len(rows), "truncated": pc.sum(rows["truncated"]).as_py() or 0}
         counted |= {"accuracy": pc.mean(rows["correct"]).as_py(), "score": pc.mean(rows["score"]).as_py()}
         for key, value in counted.items():
-            if value is None or not _number(scores.get(key)) or abs(scores[key] - value) > 1e-9:
-                yield f"the {name}'s summary states {key} {_short(scores.get(key))} for {group}, its rows give {value}"
+            if value is None or abs(getattr(scores, key) - value) > 1e-9:
+                yield f"the {name}'s summary states {key} {getattr(scores, key)} for {group}, its rows give {value}"
     yield from _contradictory(name, side)
     yield from _unbound(name, side)
 
@@ -121,12 +123,12 @@ def _unbound(name: str, side: Side) -> Iterator[str]:
     A result from before summaries had `rows_sha256`, and rows their fingerprint, is bound by the look at which it was accepted: who was
     right about which item is hashed there.
     """
-    stated, given = side.summary.get("rows_sha256"), sorted(set(side.fingerprints))
+    stated, given = side.stated.rows_sha256, sorted(set(side.fingerprints))
     if stated is None and side.accepted and given == [""]:
         return
     if stated != side.rows_sha256:
         yield f"the {name}'s summary is of rows with the hash {_short(stated)}, and these have {_short(side.rows_sha256)}"
-    expected = sha256_text(json.dumps(side.summary.get("fingerprint"), sort_keys=True))[:16]
+    expected = sha256_text(json.dumps(side.stated.fingerprint, sort_keys=True))[:16]
     if given != [expected]:
         found = ", ".join(_short(each or None) for each in given[:3])
         yield f"the {name}'s rows carry the fingerprint {found}, and its summary's is {expected}"
@@ -148,14 +150,14 @@ def _other_items(inputs: Inputs) -> Iterator[str]:
 
 
 def _other_hash(name: str, side: Side) -> Iterator[str]:
-    stated, actual = side.summary.get("items_sha256"), ids_sha256(side.rows["item_id"].to_pylist())
+    stated, actual = side.stated.items_sha256, ids_sha256(side.rows["item_id"].to_pylist())
     if stated != actual:
         yield f"items_sha256 is {_short(stated)} in the {name}'s summary, and its rows give {_short(actual)}"
 
 
 def _differences(candidate: Side, incumbent: Side) -> Iterator[str]:
     """Compared key by key, unknown keys too: a condition that is not known to be harmless counts."""
-    both = [part(side.summary, "fingerprint") for side in (candidate, incumbent)]
+    both = [side.stated.fingerprint for side in (candidate, incumbent)]
     for name, found in zip(("candidate", "incumbent"), both, strict=True):
         if not found:
             yield f"the {name}'s fingerprint is missing"
@@ -177,7 +179,7 @@ def _same(left: Any, right: Any) -> bool:
 
 def _other_base(inputs: Inputs) -> str:
     """How the base models differ, or that it is not known; empty where both sides stand on one."""
-    bases = [part(side.summary, "fingerprint").get("base_sha256") for side in (inputs.candidate, inputs.incumbent)]
+    bases = [side.stated.fingerprint.get("base_sha256") for side in (inputs.candidate, inputs.incumbent)]
     if not all(isinstance(base, str) and base for base in bases):
         return "a base model is not known by its hash"
     return "" if bases[0] == bases[1] else f"the base model is another one ({_short(bases[0])}, the incumbent's {_short(bases[1])})"
@@ -185,13 +187,12 @@ def _other_base(inputs: Inputs) -> str:
 
 def _unanswered(name: str, side: Side, limit: float) -> Iterator[str]:
     """By the summary: replies without text (a call of a tool, thoughts alone, a refusal), and replies that another model signed."""
-    for who, told in ((name, side.summary), (f"judge of the {name}'s answers", part(side.summary, "engine_judge"))):
-        found, n = told.get("unanswered", {}), len(side.rows)
-        count = found.get("n") if isinstance(found, dict) else None
-        if found and (not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= limit * n):
-            yield f"{count} of the {n} replies of the {who} hold no text, more than {limit:.0%}"
-        if signed := told.get("answered_as"):
-            yield f"replies of the {who} are signed by another model than the one asked ({str(signed)[:200]})"
+    n = len(side.rows)
+    for who, told in ((name, side.stated), (f"judge of the {name}'s answers", side.stated.engine_judge or Oddities())):
+        if told.unanswered and told.unanswered.n > limit * n:
+            yield f"{told.unanswered.n} of the {n} replies of the {who} hold no text, more than {limit:.0%}"
+        if told.answered_as:
+            yield f"replies of the {who} are signed by another model than the one asked ({str(told.answered_as)[:200]})"
 
 
 def truncated(rows: pa.Table) -> float:

@@ -1,6 +1,7 @@
-"""What the judge reads: validation items and results, and aggregate reports. It has no way to a test split.
+"""What the judge reads: validation items and results, and aggregate reports.
 
-Every file goes through `_validation_only`, which refuses a name that speaks of test results before it is opened.
+It has no way to a test split: a row and a summary are of the validation split by their models, whatever their file is called, and
+the models of test results are in a module that the judge may not import (tests/test_graph.py).
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import pyarrow.compute as pc
 from stages.common import looks
 from stages.common.errors import PawlError
 from stages.common.files import part, read_json, read_jsonl, read_object, sha256_file
-from stages.common.items import LARGEST_COUNT, item_id, read_rows
+from stages.common.items import item_id
 from stages.common.losses import Loss, read_losses
+from stages.common.reports.base import LARGEST_COUNT
+from stages.common.reports.evaluation import EvalSummary, Row, read_rows
 from stages.judge.pairing import COLUMNS, as_table
 
 SPLIT = "val"
@@ -28,8 +31,6 @@ OPTIONAL = {"repeat": 0, "fingerprint": ""}
 """Columns that older rows lack, and what they mean then."""
 LIMITS = {"score": 1, "prompt_tokens": LARGEST_COUNT, "output_tokens": LARGEST_COUNT, "repeat": LARGEST_COUNT}
 """The largest value of each column of numbers; the smallest is 0."""
-SUMMARY = {"items_sha256", "rows_sha256", "fingerprint", "overall", "benchmarks"}
-"""Keys by any of which an evaluation's summary is known."""
 DEEPEST = 500
 """Brackets in a line that Arrow may see: its reader recurses, and the process dies of some ten thousand, or of a line that is `null`."""
 LARGEST = 1e18
@@ -43,15 +44,21 @@ class Side:
 
     Attributes:
         rows: columns as in `COLUMNS`.
-        summary: what was written beside them.
+        summary: what was written beside them; None if two files of rows are compared that have none.
         rows_sha256: of the file of rows.
         accepted: whether the history of looks says that these very results were accepted once.
     """
 
     rows: pa.Table
-    summary: dict[str, Any]
+    summary: EvalSummary | None
     rows_sha256: str
     accepted: bool
+
+    @property
+    def stated(self) -> EvalSummary:
+        """The summary, of a side of a run."""
+        assert self.summary is not None
+        return self.summary
 
     @property
     def fingerprints(self) -> list[str]:
@@ -89,31 +96,28 @@ def read_inputs(root: Path, incumbent: str) -> Inputs:
         benchmark=_report(reports / "build_benchmark.json"),
         data=_data(reports / "generate_data.json"),
         training=_training(reports / "train.json"),
-        losses=read_losses(_validation_only(reports / "loss.csv")),
+        losses=read_losses(reports / "loss.csv"),
     )
 
 
 def _side(folder: Path, accepted: set[str]) -> Side:
-    summary = _report(folder / f"{SPLIT}.json")
-    if summary.get("split") != SPLIT:
-        fix = "run 'dvc repro' to evaluate it again"
-        raise PawlError("not a summary of validation results", where=str(folder / f"{SPLIT}.json"), fix=fix)
+    summary = EvalSummary.read(folder / f"{SPLIT}.json")
     path = folder / f"{SPLIT}.jsonl"
     rows = validation_rows(path)
-    return Side(rows, summary, sha256_file(_validation_only(path)), looks.outcomes_sha256(rows) in accepted)
+    return Side(rows, summary, sha256_file(path), looks.outcomes_sha256(rows) in accepted)
 
 
 def file_side(path: Path) -> Side:
-    """A file of rows alone, with the summary of the same name beside it, as an evaluation leaves it; {} where there is none."""
+    """A file of rows alone, with the summary of the same name beside it, as an evaluation leaves it."""
     rows, beside = validation_rows(path), path.with_suffix(".json")
-    summary = _report(beside) if beside.is_file() else {}
-    if not summary.keys() & SUMMARY:
-        summary = {}  # something else of that name
-    return Side(rows, summary, sha256_file(_validation_only(path)), "rows_sha256" not in summary)
+    held = read_object(beside) if beside.is_file() else {}
+    stated = held.keys() & EvalSummary.model_fields.keys()  # else it is something else of that name
+    summary = EvalSummary.check(held, str(beside)) if stated else None
+    return Side(rows, summary, sha256_file(path), summary is None or "rows_sha256" not in summary.model_fields_set)
 
 
 def _report(path: Path) -> dict[str, Any]:
-    return read_object(_validation_only(path))
+    return read_object(path)
 
 
 def _training(path: Path) -> dict[str, Any]:
@@ -141,14 +145,11 @@ def validation_rows(path: Path) -> pa.Table:
     """Per-item results of the validation split, as columns; one at least.
 
     Raises:
-        PawlError: the file's name or a row says that it is of another split; no rows; broken rows (see `read_rows`).
+        PawlError: no rows; broken rows, or rows of another split (see `read_rows`).
     """
     rows = _columns(path)
     if not len(rows):
         raise PawlError("there are no rows", where=str(path), fix="evaluate it again: 'dvc repro -f' on its stage")
-    if other := set(pc.unique(rows["split"]).to_pylist()) - {SPLIT}:
-        fix = "compare on validation: what a decision has seen says nothing more about new data"
-        raise PawlError(f"rows of another split ({', '.join(sorted(other))[:200]}) may not decide", where=str(path), fix=fix)
     return rows
 
 
@@ -158,7 +159,7 @@ def _columns(path: Path) -> pa.Table:
 
     parse = arrow.ParseOptions(explicit_schema=COLUMNS, unexpected_field_behavior="error")
     try:
-        with open(_validation_only(path), "rb") as file:
+        with open(path, "rb") as file:
             if not all(_plain(line.strip()) for line in file):
                 raise pa.ArrowInvalid("left to Python's reader")
             file.seek(0)
@@ -168,9 +169,10 @@ def _columns(path: Path) -> pa.Table:
             table = table.set_column(COLUMNS.names.index(name), name, pc.fill_null(table[name], value))
         sound = not any(column.null_count for column in table.columns) and not pc.any(pc.is_nan(table["score"])).as_py()
         sound = sound and all(_within(table[name], most) for name, most in LIMITS.items())
+        sound = sound and pc.all(pc.equal(table["split"], SPLIT)).as_py()
     except (pa.ArrowInvalid, FileNotFoundError):
         sound = False
-    return table if sound else as_table(read_rows(_validation_only(path)))
+    return table if sound else as_table(read_rows(path, Row))
 
 
 def _plain(line: bytes) -> bool:
@@ -191,7 +193,7 @@ def read_items(root: Path) -> dict[str, dict[str, str]]:
     items: dict[str, dict[str, str]] = {}
     fix = "run 'dvc repro -f build_benchmark' to make the items again"
     for path in sorted((root / ITEMS).glob("*.jsonl")):
-        for number, row in enumerate(read_jsonl(_validation_only(path)), 1):
+        for number, row in enumerate(read_jsonl(path), 1):
             where = f"{path}, item {number}"
             if wrong := [name for name in ("item_id", "benchmark", "question", "answer") if not isinstance(row.get(name), str)]:
                 raise PawlError(f"no text in column {', '.join(wrong)}", where=where, fix=fix)
@@ -215,7 +217,7 @@ def read_former(root: Path, incumbent: str) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = OmegaConf.load(_validation_only(path))
+        found = OmegaConf.load(path)
         if not isinstance(found, DictConfig):
             raise ValueError("no mapping of sections")
         return {str(name): value for name, value in OmegaConf.to_container(found).items()}  # type: ignore[union-attr]
@@ -230,7 +232,7 @@ def read_made(root: Path, incumbent: str) -> Any:
     path = root / incumbent / "judge.json"
     if not path.exists():
         return []
-    verdict = read_json(_validation_only(path))
+    verdict = read_json(path)
     return verdict.get("made_of") if isinstance(verdict, dict) else None
 
 
@@ -245,23 +247,12 @@ def read_failure(root: Path, since: float) -> dict[str, Any] | None:
     records = []
     for path in sorted((root / FAILURES).glob("*.json")):
         try:
-            record = read_json(_validation_only(path))
+            record = read_json(path)
         except PawlError:
             continue  # half of a record, left by a killed process, explains nothing
         if isinstance(record, dict) and isinstance(record.get("stage"), str) and path.stat().st_mtime >= since:
             records.append((str(record.get("at", "")), record))
     return max(records, key=lambda each: each[0])[1] if records else None
-
-
-def _validation_only(path: Path) -> Path:
-    """Give the path back, unless it, or what it links to, is a test result or lies among test items."""
-    for form in (path, path.resolve()):
-        words = re.split(r"[^a-z0-9]+", form.name.lower())
-        # a task may be called what it likes: its items lie in the folder of their split; so may a stage that failed
-        named_by_folder = form.parent.parts[-2:] in (ITEMS.parts[-2:], FAILURES.parts[-2:])
-        if ("test" in words and not named_by_folder) or form.parent.name.lower() in ("test", "eval_test"):
-            raise PawlError("the judge does not open test results", where=str(path), fix=f"give it {SPLIT}.jsonl")
-    return path
 
 
 def figure(report: Any, key: str, origin: str, *, optional: bool = False) -> Any:

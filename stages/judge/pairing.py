@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stages.common.errors import PawlError
-from stages.common.items import Row, lenient
+from stages.common.items import holds
+from stages.common.reports.evaluation import Answer
 
 MAX_REPEATS = 1000
 COLUMNS = pa.schema(
@@ -24,7 +25,7 @@ COLUMNS = pa.schema(
         ("truncated", pa.bool_()), ("repeat", pa.int64()), ("fingerprint", pa.string()),
     ]
 )  # fmt: skip
-"""The columns of a per-item row (see `stages.common.items.Row`)."""
+"""The columns of a per-item row (see `stages.common.reports.evaluation.Row`)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Pairs:
         return Pairs(self.candidate.of(where), self.incumbent.of(where))
 
 
-def as_table(rows: Iterable[Row] | pa.Table) -> pa.Table:
+def as_table(rows: Iterable[Answer] | pa.Table) -> pa.Table:
     """Rows as columns. A lone surrogate, which UTF-8 cannot carry, becomes a question mark."""
     if isinstance(rows, pa.Table):
         return rows
@@ -73,16 +74,15 @@ def lenient_column(table: pa.Table) -> pa.Array:
     found = right.astype(np.int64)
     wrong = table.filter(pa.array(~right))
     known: dict[tuple[str, str], int] = {}
-    for index, pair in zip(
-        np.flatnonzero(~right), zip(wrong["prediction"].to_pylist(), wrong["gold"].to_pylist(), strict=True), strict=True
-    ):
-        if pair not in known:
-            known[pair] = int(lenient(Row("", "", "", False, 0.0, *pair, 0, 0, False)))
-        found[index] = known[pair]
+    replies = zip(wrong["gold"].to_pylist(), wrong["prediction"].to_pylist(), strict=True)
+    for index, reply in zip(np.flatnonzero(~right), replies, strict=True):
+        if reply not in known:
+            known[reply] = int(holds(*reply))
+        found[index] = known[reply]
     return pa.array(found)
 
 
-def pair(candidate: Iterable[Row] | pa.Table, incumbent: Iterable[Row] | pa.Table) -> dict[str, Pairs]:
+def pair(candidate: Iterable[Answer] | pa.Table, incumbent: Iterable[Answer] | pa.Table) -> dict[str, Pairs]:
     """Pair two evaluations item by item, for each benchmark.
 
     Raises:
@@ -110,7 +110,7 @@ def pair(candidate: Iterable[Row] | pa.Table, incumbent: Iterable[Row] | pa.Tabl
     return {name: both.of(where == code) for code, name in enumerate(codes.dictionary.to_pylist())}
 
 
-def _items(rows: Iterable[Row] | pa.Table, name: str) -> pa.Table:
+def _items(rows: Iterable[Answer] | pa.Table, name: str) -> pa.Table:
     """One line an item, in the order of benchmark and id, repeats added up and checked."""
     table = as_table(rows)
     if not len(table):

@@ -53,7 +53,7 @@ def facts(verdict: dict[str, Any], inputs: Inputs, settings: dict[str, Any], cha
         "curve": verdict["curve"],
         "train": _training(inputs.training),
         "data": _data(inputs.data),
-        "noisy": noise.may_differ(inputs.candidate.summary.get("fingerprint") or {}),
+        "noisy": noise.may_differ(inputs.candidate.stated.fingerprint),
     }
     return {**known, "label": label(known), "next": next_component(known)}
 

@@ -17,6 +17,7 @@ from stages.common.config import load_params
 from stages.common.errors import run_main
 from stages.common.files import ROOT, read_json, write_text
 from stages.common.process import stage_lock
+from stages.common.reports.evaluation import EvalSummary
 from stages.common.text import visible
 from stages.report.page import deciding, gather, render
 
@@ -42,7 +43,7 @@ def show(reports: Path) -> None:
     benchmark = f" of {visible(found['benchmark'], 60)}" if found["benchmark"] else ""
     print(f"\n{verdict['outcome'].upper()}: {visible(verdict['experiment']['name'])} against {verdict['experiment']['incumbent']}")
     print(f"  {sides}, {interval}, p = {found['p_better']:.2g}, {found['n']} validation items{benchmark}")
-    if told := noise.sentence(reports.parent, read_json(reports / "eval_val/val.json")):
+    if told := noise.sentence(reports.parent, EvalSummary.read(reports / "eval_val/val.json")):
         print(f"  {told}")
     print(f"  the page:  {reports / 'index.html'}")
     print("  MLflow:    make ui, then http://127.0.0.1:5000")

@@ -12,12 +12,15 @@ from stages.common.errors import PawlError
 from stages.common.files import flatten, read_json, sha256_file
 from stages.common.items import wilson
 from stages.common.losses import read_losses
+from stages.common.reports.evaluation import EvalSummary, Scores, Summary
+from stages.common.reports.test_results import TestSummary
 from stages.common.text import visible
 from stages.report import charts, lineage
 from stages.report.samples import error_samples
 
 LABELS = {"accept": "Accepted", "reject": "Rejected", "inconclusive": "Not accepted: inconclusive"}
 BASELINE = "reports/baseline"
+ALL = "All items"
 NONE = "\N{EN DASH}"
 MOST_DRAWN = 40
 """Benchmarks in a chart, and rows of a sweep; the tables have all of them."""
@@ -39,9 +42,9 @@ def gather(root: Path, params: Any) -> dict[str, Any]:
     reports = root / "reports"
     verdict, benchmark = read_json(reports / "judge.json"), read_json(reports / "build_benchmark.json")
     train, data = read_json(reports / "train.json"), read_json(reports / "generate_data.json")
-    val = {name: read_json(reports / name / "val.json") for name in ("baseline", "eval_val")}
-    fingerprint = val["eval_val"].get("fingerprint", {})
-    test = {name: read_json(reports / name / "test.json") for name in ("baseline", "eval_test")}
+    val = {name: EvalSummary.read(reports / name / "val.json") for name in ("baseline", "eval_val")}
+    fingerprint = val["eval_val"].fingerprint
+    test = {name: TestSummary.read(reports / name / "test.json") for name in ("baseline", "eval_test")}
     card = reports / "data_card.md"
     try:
         for key in ("initial_loss", "final_loss", "steps", "epochs", "trainable_parameters", "total_parameters", "runtime_s"):
@@ -78,8 +81,10 @@ def gather(root: Path, params: Any) -> dict[str, Any]:
             "train_rows": _rows(train),
             "benchmark": benchmark,
             "engine": " ".join(str(fingerprint[key]) for key in ("engine_version", "dtype", "device") if fingerprint.get(key)),
-            "timings": _timings({"generate_data": data, "train": train, "baseline": val["baseline"], "eval_val": val["eval_val"],
-                                 "baseline, test": test["baseline"], "eval_test": test["eval_test"], "build_benchmark": benchmark}),
+            "timings": _timings(
+                {"generate_data": data, "train": train, "baseline": val["baseline"].plain(), "eval_val": val["eval_val"].plain(),
+                 "baseline, test": test["baseline"].plain(), "eval_test": test["eval_test"].plain(), "build_benchmark": benchmark}
+            ),
             **_history(root),
         }  # fmt: skip
     except KeyError as error:
@@ -95,42 +100,48 @@ def deciding(evidence: dict[str, Any]) -> dict[str, Any]:
     return {**figures, **sides, "measure": "strict accuracy" if strict else "mean score", "benchmark": primary}
 
 
-def _side(benchmark: str, side: str, scores: dict[str, Any]) -> dict[str, Any]:
-    """One mark of a forest plot, and one row of its table; repeats of an item are no further items."""
-    share, n, lenient = scores["accuracy"], scores.get("items") or scores["n"], scores.get("lenient")
+def _side(benchmark: str, side: str, share: float, n: int, lenient: float | None) -> dict[str, Any]:
+    """One mark of a forest plot, and one row of its table."""
     low, high = wilson(round(share * n), n)
     label = f"{benchmark}, {side}: {100 * share:.1f} % ({100 * low:.1f} to {100 * high:.1f}), n = {n}"
     return {"benchmark": benchmark, "side": side, "share": share, "low": low, "high": high, "lenient": lenient, "n": n, "label": label}
 
 
-def _validation(verdict: dict[str, Any], candidate: dict[str, Any], baseline: dict[str, Any]) -> list[dict[str, Any]]:
+def _evaluated(benchmark: str, side: str, summary: Summary) -> dict[str, Any]:
+    """The same from an evaluation; repeats of an item are no further items. `benchmark` is empty for all items."""
+    scores = _of(summary, benchmark)
+    return _side(benchmark or ALL, side, scores.accuracy, scores.items or scores.n, scores.lenient)
+
+
+def _validation(verdict: dict[str, Any], candidate: EvalSummary, baseline: EvalSummary) -> list[dict[str, Any]]:
     """Candidate, incumbent and, where it is another, baseline, for each benchmark, all items first."""
     evidence = verdict["evidence"]
     incumbent_is_base = verdict["experiment"]["incumbent"] == BASELINE
     rows = []
     for name, figures in _groups(evidence["pooled"], evidence["benchmarks"]):
-        title = name or "All items"
-        rows.append(_side(title, "candidate", _of(candidate, name)))
-        rows.append(_side(title, "baseline" if incumbent_is_base else "incumbent", {"n": figures["n"], **figures["incumbent"]}))
-        if not incumbent_is_base and (base := baseline["benchmarks"].get(name) if name else baseline["overall"]):
-            rows.append(_side(title, "baseline", base))
+        before = figures["incumbent"]
+        rows.append(_evaluated(name, "candidate", candidate))
+        side = "baseline" if incumbent_is_base else "incumbent"
+        rows.append(_side(name or ALL, side, before["accuracy"], figures["n"], before.get("lenient")))
+        if not incumbent_is_base and (not name or name in baseline.benchmarks):
+            rows.append(_evaluated(name, "baseline", baseline))
     return rows
 
 
 def _differences(evidence: dict[str, Any]) -> list[dict[str, Any]]:
     keys = ("difference", "low", "high", "p_better", "n", "candidate_only", "incumbent_only")
     rows = [
-        {"benchmark": name or "All items", "lenient": part.get("lenient_difference"), **{key: part[key] for key in keys}}
+        {"benchmark": name or ALL, "lenient": part.get("lenient_difference"), **{key: part[key] for key in keys}}
         for name, part in _groups(evidence["pooled"], evidence["benchmarks"])
     ]
     return [{**row, "label": f"{row['benchmark']}: {100 * row['difference']:+.1f} points "
              f"({100 * row['low']:+.1f} to {100 * row['high']:+.1f})"} for row in rows]  # fmt: skip
 
 
-def _test(candidate: dict[str, Any], baseline: dict[str, Any]) -> list[dict[str, Any]]:
+def _test(candidate: TestSummary, baseline: TestSummary) -> list[dict[str, Any]]:
     sides = (("candidate", candidate), ("baseline", baseline))
-    names = [name for name, _ in _groups({}, candidate["benchmarks"])]
-    return [_side(name or "All items", side, _of(summary, name)) for name in names for side, summary in sides]
+    names = [name for name, _ in _groups({}, candidate.benchmarks)]
+    return [_evaluated(name, side, summary) for name in names for side, summary in sides]
 
 
 def _groups(pooled: Any, benchmarks: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -138,8 +149,8 @@ def _groups(pooled: Any, benchmarks: dict[str, Any]) -> list[tuple[str, Any]]:
     return [("", pooled), *(sorted(benchmarks.items()) if len(benchmarks) > 1 else [])]
 
 
-def _of(summary: dict[str, Any], name: str) -> dict[str, Any]:
-    return summary["benchmarks"][name] if name else summary["overall"]
+def _of(summary: Summary, name: str) -> Scores:
+    return summary.benchmarks[name] if name else summary.overall
 
 
 def _forest(rows: list[dict[str, Any]], title: str) -> dict[str, str]:

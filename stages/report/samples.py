@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.common.files import read_jsonl
+from stages.common.reports.evaluation import Row, read_rows
 from stages.common.text import visible
 
 EACH, ALL = 6, 40
@@ -19,34 +20,37 @@ def error_samples(root: Path, incumbent: str) -> list[dict[str, Any]]:
 
     item_id is a hash, so that its order is as good as a draw, and the same each time.
     """
-    rows = [row for row in read_jsonl(root / "reports/eval_val/val.jsonl") if row.get("split") == "val" and not row.get("repeat")]
-    before = {row.get("item_id"): row for row in read_jsonl(root / incumbent / "val.jsonl") if not row.get("repeat")}
-    by_name: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_name.setdefault(str(row.get("benchmark")), []).append(row)
-    chosen = {name: _chosen([row for row in part if not row.get("correct")], before) for name, part in sorted(by_name.items())}
-    asked = _questions(root / "data/benchmark/val", {row.get("item_id") for part in chosen.values() for row in part})
+    before = {row.item_id: row for row in read_rows(root / incumbent / "val.jsonl", Row) if not row.repeat}
+    by_name: dict[str, list[Row]] = {}
+    for row in read_rows(root / "reports/eval_val/val.jsonl", Row):
+        if not row.repeat:
+            by_name.setdefault(row.benchmark, []).append(row)
+    wrong = {name: [row for row in part if not row.correct] for name, part in sorted(by_name.items())}
+    chosen = {name: _chosen(part, before) for name, part in wrong.items()}
+    asked = _questions(root / "data/benchmark/val", {row.item_id for part in chosen.values() for row in part})
     left, found = ALL, []
     for name, part in chosen.items():
-        wrong = [row for row in by_name[name] if not row.get("correct")]
-        lost = sum(bool(before.get(row.get("item_id"), {}).get("correct")) for row in wrong)
+        lost = sum(_right(before, row) for row in wrong[name])
         shown = part[:left]
         left -= len(shown)
-        items = [_shown(row, before.get(row.get("item_id"), {}), asked) for row in shown]
-        found.append({"name": name, "n": len(by_name[name]), "wrong": len(wrong), "lost": lost, "items": items})
+        items = [_shown(row, before.get(row.item_id), asked) for row in shown]
+        found.append({"name": name, "n": len(by_name[name]), "wrong": len(wrong[name]), "lost": lost, "items": items})
     return found
 
 
-def _chosen(wrong: list[dict[str, Any]], before: dict[Any, dict[str, Any]]) -> list[dict[str, Any]]:
-    def order(row: dict[str, Any]) -> tuple[bool, str]:
-        return not before.get(row.get("item_id"), {}).get("correct"), str(row.get("item_id"))
+def _right(before: dict[str, Row], row: Row) -> bool:
+    """Whether the incumbent had this item right."""
+    return row.item_id in before and before[row.item_id].correct
 
-    ordered = sorted(wrong, key=order)
-    lost, rest = ([row for row in ordered if order(row)[0] is kind] for kind in (False, True))
+
+def _chosen(wrong: list[Row], before: dict[str, Row]) -> list[Row]:
+    ordered = sorted(wrong, key=lambda row: row.item_id)
+    lost = [row for row in ordered if _right(before, row)]
+    rest = [row for row in ordered if not _right(before, row)]
     return (lost[: EACH // 2] + rest + lost[EACH // 2 :])[:EACH]
 
 
-def _questions(folder: Path, wanted: set[Any]) -> dict[Any, str]:
+def _questions(folder: Path, wanted: set[str]) -> dict[str, str]:
     found = {}
     for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else []:
         for item in read_jsonl(path):
@@ -55,13 +59,13 @@ def _questions(folder: Path, wanted: set[Any]) -> dict[Any, str]:
     return found
 
 
-def _shown(row: dict[str, Any], earlier: dict[str, Any], asked: dict[Any, str]) -> dict[str, Any]:
+def _shown(row: Row, earlier: Row | None, asked: dict[str, str]) -> dict[str, Any]:
     return {
-        "id": visible(row.get("item_id", ""), 40),
-        "question": visible(asked.get(row.get("item_id"), ""), QUESTION),
-        "gold": visible(row.get("gold", ""), REPLY),
-        "reply": visible(row.get("prediction", ""), REPLY),
-        "truncated": bool(row.get("truncated")),
-        "incumbent": visible(earlier.get("prediction", ""), REPLY) if earlier else "",
-        "incumbent_right": bool(earlier.get("correct")),
+        "id": visible(row.item_id, 40),
+        "question": visible(asked.get(row.item_id, ""), QUESTION),
+        "gold": visible(row.gold, REPLY),
+        "reply": visible(row.prediction, REPLY),
+        "truncated": row.truncated,
+        "incumbent": visible(earlier.prediction, REPLY) if earlier else "",
+        "incumbent_right": earlier is not None and earlier.correct,
     }

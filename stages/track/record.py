@@ -13,14 +13,23 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from stages.common.files import flatten, part, read_object, sha256_file, sha256_text
+from stages.common.files import flatten, part, sha256_file, sha256_text
 from stages.common.losses import Loss, read_losses
+from stages.common.reports.base import Report
+from stages.common.reports.evaluation import EvalSummary
+from stages.common.reports.test_results import TestSummary
 from stages.common.text import plain
 from stages.common.verdict import accepted
 
-REPORTS = (
-    "generate_data.json", "train.json", "baseline/val.json", "baseline/test.json", "eval_val/val.json", "eval_test/test.json", "judge.json",
-)  # fmt: skip
+REPORTS: dict[str, type[Report]] = {
+    "generate_data.json": Report,
+    "train.json": Report,
+    "baseline/val.json": EvalSummary,
+    "baseline/test.json": TestSummary,
+    "eval_val/val.json": EvalSummary,
+    "eval_test/test.json": TestSummary,
+    "judge.json": Report,
+}
 SCORES = {
     "val": "eval_val/val.json",
     "test": "eval_test/test.json",
@@ -91,7 +100,7 @@ def make_record(root: Path, sections: dict[str, Any]) -> Record:
     """
     folder = root / "reports"
     values = {name: asdict(section) for name, section in sections.items()}
-    reports = {name: read_object(folder / name) for name in REPORTS}
+    reports = {name: kind.read(folder / name).plain() for name, kind in REPORTS.items()}
     losses = read_losses(folder / LOSSES)
     lock = read_lock(root / "dvc.lock")
     verdict = reports["judge.json"]

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from stages.common.failure import record
 from stages.common.process import stage_lock
+from stages.common.reports.evaluation import EvalSummary, Scores
 
 ITEMS = 40
 RANK = {4: -9, 8: -6, 32: 5, 64: 6}
@@ -43,6 +44,15 @@ def rows(right: int, split: str, benchmark_seed: int = 0) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
+def summary(right: int) -> EvalSummary:
+    share = right / ITEMS
+    scores = Scores(
+        n=ITEMS, accuracy=share, accuracy_low=0.0, accuracy_high=1.0, lenient=share, score=share, truncated=0, output_tokens=ITEMS,
+        prompt_tokens=ITEMS,
+    )  # fmt: skip
+    return EvalSummary(split="val", overall=scores, benchmarks={"toy": scores})
+
+
 def train(params: DictConfig) -> None:
     rate = params.train.learning_rate
     write("reports/train.json", {"steps": 2})
@@ -60,8 +70,9 @@ def train(params: DictConfig) -> None:
         write("prompts/judge/reason.j2", "edited")
     write("models/adapter", str(rate))
     right = RIGHT.get(rate, 20) + RANK.get(params.train.lora_rank, 0) + 2 * (params.train.num_train_epochs >= 2)
-    write("reports/eval_val/val.jsonl", rows(min(ITEMS, max(0, right)), "val", params.benchmark.seed))
-    write("reports/eval_val/val.json", {"split": "val", "n": ITEMS})
+    right = min(ITEMS, max(0, right))
+    write("reports/eval_val/val.jsonl", rows(right, "val", params.benchmark.seed))
+    summary(right).write("reports/eval_val/val.json")
     write("reports/eval_test/test.json", {"accuracy": 0.7731, "note": TEST_SECRET})
 
 
@@ -118,7 +129,7 @@ if __name__ == "__main__":
     time.sleep(float(os.environ.get("TOY_SLEEP_S", "0")))
     if sys.argv[1] == "baseline":
         write("reports/baseline/val.jsonl", rows(5, "val", given.benchmark.seed))
-        write("reports/baseline/val.json", {"split": "val", "n": ITEMS})
+        summary(5).write("reports/baseline/val.json")
     else:
         {"train": train, "judge": judge, "generate_data": generate_data}[sys.argv[1]](given)
     done(sys.argv[1], given)

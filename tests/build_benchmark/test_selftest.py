@@ -13,7 +13,7 @@ from stages.build_benchmark import selftest, table
 from stages.build_benchmark.__main__ import make
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, write_jsonl
-from stages.common.items import Row, write_rows
+from stages.common.reports.evaluation import Row, write_rows
 from stages.common.schema import Benchmark, Source
 from stages.common.scoring import Scorer, Task, scorer
 from stages.common.verdicts import beside, decide
@@ -129,7 +129,10 @@ def test_always_wrong_against_always_right_is_no_acceptance(
     for side, replies in (("candidate", wrong), ("incumbent", [f"The answer is {gold}." for gold in asked.golds])):
         scores = decide(asked, replies, made).scores
         write_rows(tmp_path / f"{side}.jsonl", [
-            Row(item["item_id"], "t", "val", score == 1, score, reply, item["answer"], 9, 9, False)
+            Row(
+                item_id=item["item_id"], benchmark="t", split="val", correct=score == 1, score=score, prediction=reply,
+                gold=item["answer"], prompt_tokens=9, output_tokens=9, truncated=False,
+            )
             for item, score, reply in zip(asked.items, scores, replies, strict=True)
         ])  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["judge", "compare", str(tmp_path / "candidate.jsonl"), str(tmp_path / "incumbent.jsonl")])

@@ -9,7 +9,7 @@ import pytest
 
 from stages.common import extraction, numerals
 from stages.common.extraction import missing, right, visible
-from stages.common.items import Row, lenient
+from stages.common.items import holds
 
 CITY = "Question: What is the capital of England?\nA. Paris\nB. London\nC. Rome, Italy\nD. It has no capital\nAnswer:"
 YES_NO = "The sky is blue.\nQuestion: is it\nA. Yes\nB. No\nAnswer:"
@@ -260,7 +260,7 @@ def test_fold_changes_the_form_of_a_text_and_not_its_meaning() -> None:
     ],
 )  # fmt: skip
 def test_a_lenient_verdict_sees_the_answer_and_nothing_that_looks_like_it(gold: str, reply: str, held: bool) -> None:
-    assert lenient(Row("i", "b", "val", False, 0.0, reply, gold, 1, 1, False)) == held
+    assert holds(gold, reply) == held
 
 
 @pytest.mark.parametrize("gold", ["18", "-18", "180", "1800", "1"])

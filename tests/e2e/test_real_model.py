@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.common.items import Row, read_rows
+from stages.common.reports.evaluation import Row, read_rows
 from tests.conftest import ROOT, copy_repository, run_in
 
 pytestmark = pytest.mark.e2e
@@ -47,13 +47,13 @@ def test_every_engine_serves_the_fine_tuned_model(real: Path, engine: str, need:
     if engine == "vllm":
         need("gpu")
         need("compiler")
-    before = read_rows(real / "reports/eval_val/val.jsonl")
+    before = read_rows(real / "reports/eval_val/val.jsonl", Row)
     # float32 on both sides, so that an answer differs by a near tie alone, and not by the precision
     run_in(real, sys.executable, "-m", "stages.common.config", *SMALL, f"engine={engine}", "engine.dtype=float32")
     run_in(real, "dvc", "repro", "eval_val")
-    after = read_rows(real / "reports/eval_val/val.jsonl")
+    after = read_rows(real / "reports/eval_val/val.jsonl", Row)
     run_in(real, sys.executable, "-m", "stages.evaluate", "--base", "--split", "val")
-    base = read_rows(real / "reports/baseline/val.jsonl")
+    base = read_rows(real / "reports/baseline/val.jsonl", Row)
     run_in(real, sys.executable, "-m", "stages.common.config", *SMALL)
     run_in(real, "dvc", "repro", "eval_val")
     assert [row.item_id for row in after] == [row.item_id for row in before] and len(after) == 24

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stages.common.files import ROOT, write_json
-from stages.common.items import read_rows
+from stages.common.reports.evaluation import Answer, read_rows
 from tests.evaluate.test_stage import make_items
 from tests.fake_server import FakeServer
 
@@ -58,7 +58,7 @@ def test_braces_in_a_question_reach_the_model_as_they_are(root: Path) -> None:
         done = python(root, "stages.evaluate", "--base", "--split", "val")
     assert done.returncode == 0, done.stderr
     assert sorted(body["messages"][0]["content"] for body in server.bodies) == sorted(questions)
-    assert all(row.correct for row in read_rows(root / "reports/baseline/val.jsonl"))
+    assert all(row.correct for row in read_rows(root / "reports/baseline/val.jsonl", Answer))
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "modules_to_save", "resized"])
@@ -110,6 +110,6 @@ def test_gsm8k_goes_from_opencompass_to_rows(root: Path) -> None:
         assert done.returncode == 0, done.stderr
         done = python(root, "stages.evaluate", "--base", "--split", "val")
     assert done.returncode == 0, done.stderr
-    found = read_rows(root / "reports/baseline/val.jsonl")
+    found = read_rows(root / "reports/baseline/val.jsonl", Answer)
     assert [row.correct for row in found] == [True, True, False, True, False], "nothing and nothing make 0"
     assert all(len(body["messages"]) == 9 for body in server.bodies), "four worked examples"

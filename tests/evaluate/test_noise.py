@@ -17,6 +17,7 @@ from stages.evaluate import infer
 from tests.evaluate.test_stage import Run
 from tests.fake_server import FakeServer, echo
 from tests.gpu_machines import H100
+from tests.synthetic import make_summary
 
 EXACT = {"engine": "transformers", "device": "cpu", "dtype": "float32"}
 
@@ -103,18 +104,19 @@ def test_answers_may_differ_unless_the_engine_is_known_to_repeat_them(changes: d
 
 
 def test_the_default_is_shown_without_a_word_about_noise(tmp_path: Path) -> None:
-    assert noise.sentence(tmp_path, {"fingerprint": EXACT}) == "" == noise.sentence(tmp_path, {})
+    assert noise.sentence(tmp_path, make_summary(fingerprint=EXACT)) == "" == noise.sentence(tmp_path, make_summary(fingerprint={}))
 
 
 def test_the_figure_stands_for_every_adapter_and_for_one_configuration(tmp_path: Path) -> None:
-    noisy = {"fingerprint": EXACT | {"dtype": "bfloat16", "adapter_sha256": "a"}, "items_sha256": "i"}
+    conditions = EXACT | {"dtype": "bfloat16", "adapter_sha256": "a"}
+    noisy = make_summary(fingerprint=conditions, items_sha256="i")
     assert "not measured" in noise.sentence(tmp_path, noisy)
     write_json(tmp_path / noise.place(noisy), {"flips": 3, "answers": 400})
-    other = {**noisy, "fingerprint": noisy["fingerprint"] | {"adapter_sha256": "b"}}
+    other = make_summary(fingerprint=conditions | {"adapter_sha256": "b"}, items_sha256="i")
     assert noise.sentence(tmp_path, other) == ("Noise: two evaluations of the same weights disagree on 3 of 400 verdicts (0.8 %).")
     for change in ({"gpu": "another"}, {"tensor_parallel": 2}, {"temperature": 1.0}):
-        assert "not measured" in noise.sentence(tmp_path, {**noisy, "fingerprint": noisy["fingerprint"] | change})
-    assert "not measured" in noise.sentence(tmp_path, {**noisy, "items_sha256": "j"})
+        assert "not measured" in noise.sentence(tmp_path, make_summary(fingerprint=conditions | change, items_sha256="i"))
+    assert "not measured" in noise.sentence(tmp_path, make_summary(fingerprint=conditions, items_sha256="j"))
     write_json(tmp_path / noise.place(noisy), {"flips": 0, "answers": 400})
     assert noise.sentence(tmp_path, noisy) == ""
 
@@ -124,7 +126,7 @@ def test_the_figure_stands_for_every_adapter_and_for_one_configuration(tmp_path:
              '{"flips": 0, "answers": 0}', '{"flips": "<b>", "answers": 4}', '{"flips": -1, "answers": 4}'],
 )  # fmt: skip
 def test_a_broken_figure_counts_as_not_measured(tmp_path: Path, text: str) -> None:
-    noisy = {"fingerprint": EXACT | {"dtype": "bfloat16"}}
+    noisy = make_summary(fingerprint=EXACT | {"dtype": "bfloat16"})
     path = tmp_path / noise.place(noisy)
     path.parent.mkdir(parents=True)
     path.write_text(text)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from stages.common.errors import PawlError
-from stages.common.items import item_id, read_rows, write_rows
+from stages.common.items import item_id
 from stages.common.llm import Reply
+from stages.common.reports.evaluation import Row, read_rows, write_rows
 from stages.common.scoring import Scorer, Task, postprocessor
 from stages.evaluate import score
 
@@ -179,7 +180,7 @@ def test_a_prediction_survives_writing_and_reading(tmp_path: Any) -> None:
     wild = ["\x00\x1b[31m\r\n\x85\u2028", "lone \ud800 surrogate", "x" * 2**20, "{'a': \"b\"}, <b>"]
     rows = score.rows(make_task(["4"] * 4), replies(*wild), scorer(AccwithDetailsEvaluator(), postprocessor("strip")))
     write_rows(tmp_path / "rows.jsonl", rows)
-    assert read_rows(tmp_path / "rows.jsonl") == rows
+    assert read_rows(tmp_path / "rows.jsonl", Row) == rows
     assert [row.prediction for row in rows] == wild
 
 

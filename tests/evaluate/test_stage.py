@@ -18,7 +18,8 @@ from stages.common import llm, scoring
 from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
 from stages.common.files import sha256_file, sha256_text, write_json, write_jsonl
-from stages.common.items import item_id, read_rows
+from stages.common.items import item_id
+from stages.common.reports.evaluation import Answer, read_rows
 from stages.common.schema import LLM, Engine, Evaluate
 from stages.common.server import ServerDiedError
 from stages.evaluate import __main__ as stage
@@ -101,14 +102,14 @@ def test_every_item_has_its_row_in_the_order_of_the_files(run: Run) -> None:
         run(server)
     assert list(run.files()) == [f"reports/baseline/{split}.{kind}" for split in ("test", "val") for kind in ("json", "jsonl")]
     for split, count in ROWS.items():
-        rows = read_rows(run.root / f"reports/baseline/{split}.jsonl")
+        rows = read_rows(run.root / f"reports/baseline/{split}.jsonl", Answer)
         wanted = [row["item_id"] for task in benchmark.read([split]) for row in task.items]
         assert [row.item_id for row in rows] == wanted and len(rows) == 2 * count
         summary = json.loads((run.root / f"reports/baseline/{split}.json").read_text())
         assert summary["overall"]["accuracy"] == pytest.approx(sum(row.correct for row in rows) / len(rows))
         assert summary["split"] == split and summary["model"] == "Fake, base" and summary["fingerprint"]["temperature"] == 0.0
         assert summary["rows_sha256"] == sha256_file(run.root / f"reports/baseline/{split}.jsonl"), "or no verdict trusts these rows"
-    assert sum(row.correct for row in read_rows(run.root / "reports/baseline/val.jsonl")) == 12
+    assert sum(row.correct for row in read_rows(run.root / "reports/baseline/val.jsonl", Answer)) == 12
 
 
 def test_a_repeated_run_differs_in_nothing_but_its_runtime(run: Run) -> None:
@@ -172,7 +173,7 @@ def test_an_item_without_an_answer_is_wrong_and_counted(run: Run, fault: str, re
         run(server, retries=1)
     for split, count in (("val", 2), ("test", 1)):
         summary = json.loads((run.root / f"reports/baseline/{split}.json").read_text())
-        rows = read_rows(run.root / f"reports/baseline/{split}.jsonl")
+        rows = read_rows(run.root / f"reports/baseline/{split}.jsonl", Answer)
         assert summary["unanswered"] == {"n": count, "finish_reasons": {reason: count}}
         assert [row.prediction for row in rows if not row.correct] == [""] * count and len(rows) == summary["overall"]["n"]
         assert summary["overall"]["accuracy"] == pytest.approx(1 - count / len(rows))
@@ -263,13 +264,13 @@ def test_each_call_locks_the_stages_whose_files_it_writes() -> None:
 def test_each_tenth_request_answered_500_loses_no_item(run: Run) -> None:
     with FakeServer(fault=lambda number, body: "500" if number % 10 == 0 else "") as server:
         run(server, retries=3)
-    assert sum(len(read_rows(run.root / f"reports/baseline/{split}.jsonl")) for split in ROWS) == 38
+    assert sum(len(read_rows(run.root / f"reports/baseline/{split}.jsonl", Answer)) for split in ROWS) == 38
 
 
 def test_several_runs_differ_in_their_seed_and_give_pass_at_k(run: Run) -> None:
     with FakeServer(answer=lambda body: body["messages"][0]["content"].upper() if body["seed"] == 1 else "no") as server:
         run(server, "val", num_runs=2, temperature=0.5)
-    rows = read_rows(run.root / "reports/baseline/val.jsonl")
+    rows = read_rows(run.root / "reports/baseline/val.jsonl", Answer)
     assert sorted({row.repeat for row in rows}) == [0, 1] and len(rows) == 48
     assert {body["seed"] for body in server.bodies} == {0, 1}
     overall = json.loads((run.root / "reports/baseline/val.json").read_text())["overall"]
@@ -289,7 +290,7 @@ def test_every_row_names_what_it_depends_on(run: Run) -> None:
     with FakeServer() as server:
         for changes in ({}, {}, {"top_k": 5}):
             run(server, "val", **changes)
-            rows = read_rows(run.root / "reports/baseline/val.jsonl")
+            rows = read_rows(run.root / "reports/baseline/val.jsonl", Answer)
             assert len({row.fingerprint for row in rows}) == 1
             seen.append(rows[0].fingerprint)
     assert seen[0] == seen[1] != seen[2] and len(seen[0]) == 16
@@ -309,7 +310,7 @@ def test_a_splits_conditions_do_not_depend_on_the_other_split_being_asked_too(ru
             run(server, *splits)
             summary = json.loads((run.root / "reports/baseline/val.json").read_text())
             seen.append(summary["fingerprint"])
-            assert {row.fingerprint for row in read_rows(run.root / "reports/baseline/val.jsonl")} == {
+            assert {row.fingerprint for row in read_rows(run.root / "reports/baseline/val.jsonl", Answer)} == {
                 sha256_text(json.dumps(summary["fingerprint"], sort_keys=True))[:16]
             }
             if len(seen) == 2:
@@ -356,7 +357,7 @@ def test_a_server_that_dies_is_started_once_more_and_asked_what_is_missing(run: 
         if deaths == 1:
             run(server, "val", concurrency=2, request_timeout_s=5.0)
             assert len(starts) == 2 and 24 <= server.requests <= 26, "at most what was in flight is asked twice"
-            assert len(read_rows(run.root / "reports/baseline/val.jsonl")) == 24
+            assert len(read_rows(run.root / "reports/baseline/val.jsonl", Answer)) == 24
         else:
             with pytest.raises(PawlError, match="ended with code 9"):
                 run(server, "val", concurrency=2, request_timeout_s=5.0)

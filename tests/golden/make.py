@@ -21,6 +21,7 @@ from stages.common import failure
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, write_jsonl, write_text
 from stages.common.llm import Reply
+from stages.common.reports.evaluation import Oddities
 from stages.common.schema import LLM, Benchmark, Data, Engine, Experiment, Judge, Source
 from stages.evaluate import __main__ as evaluate
 from stages.evaluate import results
@@ -54,10 +55,12 @@ def evaluation(root: Path) -> None:
         replies = [[right, [odd, *right[1:]]], [right[::-1], right]]
         found = results.Answered(replies, [scorer(AccwithDetailsEvaluator(), str.strip)] * 2, {"engine": "external", "device": None})
         rows, summary = results.split(split, tasks, found, params)
-        summary["benchmarks"]["sums"] |= {"opencompass": 0.5, "overruled": 1, "folded": 2}
-        summary["engine_judge"] = {"answered_as": {"another-judge": 3}}
-        about = {"model": "Fake, fine-tuned", "settings": {"seed": 0}, "opencompass": "0.5.4", "runtime_s": 1.5}
-        evaluate.write(root, split, rows, summary | about)
+        sums = summary.benchmarks["sums"].model_copy(update={"opencompass": 0.5, "overruled": 1, "folded": 2})
+        about = {
+            "model": "Fake, fine-tuned", "settings": {"seed": 0}, "opencompass": "0.5.4", "runtime_s": 1.5,
+            "engine_judge": Oddities(answered_as={"another-judge": 3}), "benchmarks": summary.benchmarks | {"sums": sums},
+        }  # fmt: skip
+        evaluate.write(root, split, rows, summary.model_copy(update=about))
 
 
 def benchmark(root: Path) -> None:

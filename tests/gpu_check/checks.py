@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from stages.common import gpus
-from stages.common.items import Row
+from stages.common.reports.evaluation import Row
 from stages.train import memory
 from tests.gpu_check.place import EVALUATE, PYTHON, TRAIN, NotRun, Place, kill, wait
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from stages.common.files import write_json, write_jsonl
 from stages.common.gpus import Card
-from stages.common.items import Row, read_rows
+from stages.common.reports.evaluation import Row, read_rows
 from tests.train.rows import INFO
 
 PYTHON = sys.executable
@@ -97,7 +97,7 @@ class Place:
         return dict(json.loads((self.folder / "reports" / name).read_text(encoding="utf-8")))
 
     def rows(self, name: str) -> list[Row]:
-        return read_rows(self.folder / "reports" / name)
+        return read_rows(self.folder / "reports" / name, Row)
 
     def base_and_long_rows(self) -> None:
         """The base model, and rows of nearly train.cutoff_len tokens in place of those that DVC made."""

@@ -70,7 +70,7 @@ def test_a_count_that_is_none_is_one_clear_error(tmp_path, name, value):
     path = run / "reports/eval_val/val.jsonl"
     first, *rest = path.read_text().splitlines()
     path.write_text("\n".join([json.dumps({**json.loads(first), name: value}), *rest]))
-    with pytest.raises(PawlError, match=f"{name} is "):
+    with pytest.raises(PawlError, match=f"{name} should be "):
         judge_run(run)
 
 

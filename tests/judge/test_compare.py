@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from stages.common.files import ROOT
-from stages.common.items import write_rows
+from stages.common.reports.evaluation import write_rows
 from stages.judge import __main__ as judge
 from tests.synthetic import make_row, make_rows
 
@@ -51,11 +51,11 @@ def test_thresholds_are_options(files, capsys, monkeypatch):
 
 @pytest.mark.parametrize("changes", [{"fingerprint": "f"}, {"prediction": "\ud800"}])
 def test_an_extra_column_and_a_lone_surrogate_are_no_error(files, capsys, monkeypatch, changes):
-    (files / "wide.jsonl").write_text("\n".join(json.dumps({**row.__dict__, **changes}) for row in make_rows(0.8, seed=1)))
+    (files / "wide.jsonl").write_text("\n".join(json.dumps({**row.plain(), **changes}) for row in make_rows(0.8, seed=1)))
     assert compare(capsys, monkeypatch, files / "wide.jsonl", files / "poor.jsonl")[0] == 0
 
 
-GOOD = json.dumps(make_row(0, True).__dict__)
+GOOD = json.dumps(make_row(0, True).plain())
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ GOOD = json.dumps(make_row(0, True).__dict__)
         ("[1]", "expected a JSON object"),
         (GOOD.replace('"score": 1.0', '"score": NaN'), "score"),
         (GOOD.replace('"score": 1.0', '"score": 1e999'), "score"),
-        (GOOD.replace('"score": 1.0', f'"score": {"9" * 400}'), "too large"),
+        (GOOD.replace('"score": 1.0', f'"score": {"9" * 400}'), "score|too large"),
         (GOOD.replace('"score": 1.0', '"score": 1.5'), "score"),
         (GOOD.replace('"truncated": false', '"truncated": null'), "truncated"),
         (GOOD.replace('"repeat": 0', '"repeat": -1'), "repeat"),
-        (GOOD.replace('"gold"', '"answer"'), "column missing: gold"),
+        (GOOD.replace('"gold"', '"answer"'), "gold is missing"),
         (GOOD.replace('"correct": true', '"correct": 1'), "correct"),
         (GOOD + "\n" + GOOD, "duplicated"),
-        (GOOD.replace('"val"', '"test"'), "another split"),
+        (GOOD.replace('"val"', '"test"'), "split should be 'val'"),
         ("[" * 100_000, "broken line|RecursionError"),
         ("\udcff", "UTF-8"),
     ],

@@ -15,7 +15,7 @@ from stages.common.looks import spend
 from stages.judge.evidence import Rule, decide, evidence, figures
 from stages.judge.pairing import pair
 from stages.judge.significance import bounds, on_a_grid, sign_flip, tango
-from tests.synthetic import make_row, make_rows
+from tests.synthetic import changed, make_row, make_rows
 
 RULE = Rule()
 Z95 = 1.959963984540054
@@ -85,7 +85,7 @@ def test_the_interval_mirrors_when_the_sides_change_places():
 
 def test_repeats_are_averaged_within_their_item_and_add_no_items():
     once = outcomes(12, 3, ties=10)
-    thrice = [[row.__class__(**{**row.__dict__, "repeat": k}) for row in side for k in range(3)] for side in once]
+    thrice = [[changed(row, repeat=k) for row in side for k in range(3)] for side in once]
     first, second = judged(*once)["pooled"], judged(*thrice)["pooled"]
     for key in ("n", "difference", "p_better", "p_two_sided", "low", "high", "candidate_only"):
         assert first[key] == pytest.approx(second[key], rel=1e-9), key
@@ -181,10 +181,9 @@ def test_repeats_of_one_model_are_accepted_at_most_as_often_as_the_level_says():
         assert share <= RULE.level + 3 * (RULE.level / runs) ** 0.5
 
 
-@pytest.mark.parametrize("repeat", [-1, 10**9])
-def test_an_impossible_repeat_is_refused(repeat):
+def test_an_impossible_repeat_is_refused():
     with pytest.raises(PawlError, match="repeat"):
-        pair([make_row(0, True, repeat=repeat)], [make_row(0, True)])
+        pair([make_row(0, True, repeat=10**9)], [make_row(0, True)])
 
 
 def test_no_rows_are_no_evidence():

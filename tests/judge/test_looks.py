@@ -16,7 +16,7 @@ from stages.common.errors import PawlError
 from stages.common.files import read_json, write_json
 from stages.judge.pairing import as_table
 from tests.judge.conftest import judge_run
-from tests.synthetic import make_rows, write_run
+from tests.synthetic import changed, make_rows, write_run
 
 
 def questions(rows):
@@ -44,7 +44,7 @@ def test_a_look_has_the_number_of_its_place_for_ever(tmp_path):
 
 def test_another_incumbent_is_another_look_and_other_words_are_not(tmp_path):
     assert [enter(tmp_path, look(1)), enter(tmp_path, look(1, incumbent=9))] == [1, 2]
-    rows = [row.__class__(**{**row.__dict__, "prediction": "in other words"}) for row in make_rows(0.5, seed=1)]
+    rows = [changed(row, prediction="in other words") for row in make_rows(0.5, seed=1)]
     same = looks.of_pair(as_table(reversed(rows)), as_table(make_rows(0.5, seed=0)), questions(rows))
     assert enter(tmp_path, same) == 1
 
@@ -139,7 +139,7 @@ def test_the_same_questions_under_another_name_or_spacing_go_on_with_the_count(t
     for seed in (1, 2, 3):
         enter(tmp_path, look(seed))
     rows = make_rows(0.5, seed=4)
-    renamed = [row.__class__(**{**row.__dict__, "item_id": f"{number:016x}", "benchmark": "new"}) for number, row in enumerate(rows)]
+    renamed = [changed(row, item_id=f"{number:016x}", benchmark="new") for number, row in enumerate(rows)]
     texts = {new.item_id: asked([old])[old.item_id] for new, old in zip(renamed, rows, strict=True)}
     assert enter(tmp_path, looks.of_pair(as_table(renamed), as_table(renamed), texts)) == 4
     assert not {line["items"] for line in lines(tmp_path)[:3]} & {lines(tmp_path)[3]["items"]}, "their ids have nothing in common"
@@ -173,7 +173,7 @@ def test_lines_from_before_questions_were_kept_gain_them_when_their_items_are_ju
     assert enter(tmp_path, first) == 1, "a known look keeps its number"
     rest = sorted(make_rows(0.5, n=200), key=lambda row: row.item_id)[looks.SKETCH :][:20]
     renamed = {f"{number:016x}": questions([row])[row.item_id] for number, row in enumerate(rest)}
-    rows = [row.__class__(**{**row.__dict__, "item_id": key}) for key, row in zip(renamed, rest, strict=True)]
+    rows = [changed(row, item_id=key) for key, row in zip(renamed, rest, strict=True)]
     assert enter(tmp_path, looks.of_pair(as_table(rows), as_table(rows), renamed)) == 2
 
 

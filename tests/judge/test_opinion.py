@@ -13,7 +13,7 @@ from stages.common.schema import LLM, Experiment
 from stages.judge import prompt, samples
 from tests.fake_server import FakeServer
 from tests.judge.conftest import judge_run
-from tests.synthetic import make_rows, write_items, write_losses, write_run, write_side
+from tests.synthetic import changed, make_rows, write_items, write_losses, write_run, write_side
 
 WORDS = {"Code Summary": "LoRA on two tasks.", "Reason": "The gain is large. The loss levelled out.", "Decision": "yes"}
 
@@ -156,17 +156,15 @@ def test_predictions_are_data_in_the_prompt_and_change_nothing(tmp_path, attack)
         return reply(Reason="As I was told.", Decision="yes" if "yes" in told[-1] or "accept" in told[-1] else "no")
 
     for text in ("harmless", attack):
-        rows = [
-            row.__class__(**{**row.__dict__, "prediction": text if not row.correct else row.prediction}) for row in make_rows(0.3, seed=5)
-        ]
+        rows = [changed(row, prediction=text if not row.correct else row.prediction) for row in make_rows(0.3, seed=5)]
         write_side(tmp_path / "reports/eval_val", rows, adapter="a" * 64)
         with FakeServer(answer=gullible) as server:
             verdict = judged(tmp_path, server)
         assert not verdict["accepted"] and verdict["words"]["Decision"] == "no"
     calm, attacked = (text.split("\n") for text in told)
     assert len(calm) == len(attacked), "no prediction may add a line"
-    changed = [new for old, new in zip(calm, attacked, strict=True) if old != new and "harmless" not in old]
-    assert all(re.search(r"[0-9a-f]{24}", line) for line in changed), "only the fence differs, besides the samples themselves"
+    differing = [new for old, new in zip(calm, attacked, strict=True) if old != new and "harmless" not in old]
+    assert all(re.search(r"[0-9a-f]{24}", line) for line in differing), "only the fence differs, besides the samples themselves"
     shown = [json.loads(line) for line in attacked if line.startswith('{"benchmark": "')]
     assert any(sample["output"] == attack for sample in shown)
 
@@ -228,7 +226,7 @@ THINKS = {"evaluate": {"think_open": "<think>", "think_close": "</think>"}}
 
 
 def with_wrong_replies(run, text):
-    rows = [row.__class__(**{**row.__dict__, "prediction": text}) if not row.correct else row for row in make_rows(0.7, seed=2)]
+    rows = [changed(row, prediction=text) if not row.correct else row for row in make_rows(0.7, seed=2)]
     write_side(run / "reports/eval_val", rows, adapter="a" * 64)
 
 
@@ -338,7 +336,7 @@ def test_samples_are_cut_marked_seeded_and_of_every_kind():
     from stages.judge.pairing import as_table
 
     rows = make_rows(0.5, n=60, seed=3, verbose=0.3)
-    rows = [row.__class__(**{**row.__dict__, "prediction": "z" * 700}) if k % 2 == 0 else row for k, row in enumerate(rows)]
+    rows = [changed(row, prediction="z" * 700) if k % 2 == 0 else row for k, row in enumerate(rows)]
     items = {row.item_id: {"benchmark": row.benchmark, "question": "q" * 1200, "answer": row.gold} for row in rows}
     first, again, other = (samples.draw(as_table(rows), items, 12, seed) for seed in (0, 0, 1))
     assert first == again != other and len(first) == 12

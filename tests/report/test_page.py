@@ -14,6 +14,7 @@ from stages.common import noise
 from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.files import read_json, write_json
+from stages.common.reports.evaluation import EvalSummary
 from stages.common.schema import Experiment, Judge
 from stages.judge.__main__ import judge_reports
 from stages.report import charts, lineage
@@ -387,7 +388,7 @@ def test_the_noise_of_the_engine_stands_beside_the_verdict_and_of_an_exact_one_n
     summary["fingerprint"]["dtype"] = "bfloat16"
     write_json(path, summary)
     assert "not measured" in page(run, params).text and "not measured" not in exact
-    write_json(run / noise.place(summary), {"flips": 7, "answers": 200})
+    write_json(run / noise.place(EvalSummary.read(path)), {"flips": 7, "answers": 200})
     assert "disagree on 7 of 200 verdicts (3.5 %)" in page(run, params).text
     show(run / "reports")
     assert "disagree on 7 of 200 verdicts" in capsys.readouterr().out

@@ -13,7 +13,7 @@ import pytest
 from agent.knowledge.history import Record, read_record
 from agent.run import experiment
 from stages.common.errors import PawlError
-from tests.agent.toy_pipeline import rows
+from tests.agent.toy_pipeline import rows, summary
 from tests.broken import variants
 
 PART = {
@@ -41,7 +41,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(experiment, "REPORTS", tmp_path)
     (tmp_path / "dvc.lock").write_text("")
     (tmp_path / "val.jsonl").write_text(rows(3, "val"))
-    (tmp_path / "val.json").write_text('{"split": "val"}')
+    summary(3).write(tmp_path / "val.json")
     (tmp_path / "judge.json").write_text(json.dumps(VERDICT))
     (tmp_path / "loss.csv").write_text("step,epoch,split,loss\n5,1,train,0.5\n")
     return tmp_path
@@ -136,7 +136,7 @@ def test_a_verdict_broken_in_one_place_is_read_or_refused_and_never_a_bug(report
 
 def test_rows_of_the_test_split_are_never_taken_for_validation(reports: Path) -> None:
     (reports / "val.jsonl").write_text(rows(3, "val") + rows(3, "test"))
-    with pytest.raises(PawlError, match="split 'test'"):
+    with pytest.raises(PawlError, match="split should be 'val'"):
         experiment.read_verdict("one", "reports/baseline")
 
 
