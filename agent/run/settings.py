@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from agent.gates import permissions
 from agent.gates.permissions import OPEN
+from stages.common import keys as declared
 from stages.common.config import compose
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, sha256_text, write_text
@@ -23,11 +24,6 @@ from stages.common.text import plain
 CURRENT = ROOT / "conf" / "experiment" / "current.yaml"
 PARAMS = ROOT / "params.yaml"
 MEASURING = ("benchmark", "engine", "evaluate")
-_NO_RESULT = re.compile(
-    r"(experiment|tracking|agent|launcher)\..+|\w+\.name|train\.logging_steps|data\.max_(contamination|bad_fraction)"
-    r"|.+\.(licence|concurrency|retries|api_key_env|\w*timeout\w*)"
-)
-"""Keys that shape no result: names and words, how long to wait, how many at once, and limits at which a stage stops."""
 _LUCK = ("data.seed", "train.seed")
 FREE = permissions.EXTRA
 """Below this, keys are LLaMA-Factory's and need not be there yet."""
@@ -134,7 +130,7 @@ def differences(before: dict[str, Any], after: dict[str, Any], named: Iterable[s
 
 def shapes_model(key: str) -> bool:
     """Whether a parameter decides, seeds included, which model comes out of the training."""
-    return key.startswith(("model.", "data.", "train.")) and not _NO_RESULT.fullmatch(key)
+    return key.startswith(("model.", "data.", "train.")) and declared.shapes_result(key)
 
 
 def fingerprint(params: dict[str, Any]) -> str:
@@ -145,12 +141,12 @@ def fingerprint(params: dict[str, Any]) -> str:
 
 def shapes_result(key: str) -> bool:
     """Whether a parameter decides what comes out, luck aside."""
-    return key not in _LUCK and not _NO_RESULT.fullmatch(key)
+    return key not in _LUCK and declared.shapes_result(key)
 
 
 def ruler(params: dict[str, Any]) -> dict[str, Any]:
     """What makes two experiments' rows comparable: the parameters that say what is asked, and how."""
-    return {key: value for key, value in params.items() if key.split(".")[0] in MEASURING and not _NO_RESULT.fullmatch(key)}
+    return {key: value for key, value in params.items() if key.split(".")[0] in MEASURING and declared.shapes_result(key)}
 
 
 def require_composed() -> dict[str, Any]:

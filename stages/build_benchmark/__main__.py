@@ -21,6 +21,7 @@ from stages.common.config import load_params
 from stages.common.errors import run_main
 from stages.common.files import ROOT, fresh_folder, sha256_folder, write_json, write_jsonl
 from stages.common.items import SPLITS
+from stages.common.keys import tracked
 from stages.common.parts import takes_train_part
 from stages.common.process import stage_lock
 from stages.common.schema import Benchmark
@@ -86,7 +87,7 @@ def main() -> None:
         table.show()
         return
     with stage_lock("build_benchmark"), load_params(
-        "benchmark", untracked=["data.sources", "judge.alpha", "judge.min_effect"], inputs=["data/local"]
+        *tracked("build_benchmark"), untracked=["data.sources", "judge.alpha", "judge.min_effect"], inputs=["data/local"]
     ) as params:  # fmt: skip
         report = make(params.benchmark, ROOT)
         for name, task in report["tasks"].items():

@@ -132,7 +132,7 @@ def load_params(*keys: str, untracked: Sequence[str] = (), inputs: Sequence[str]
     So the block fails on exit if those values, a module or template that it uses, or a file below `inputs` changed meanwhile.
 
     Args:
-        keys: the stage's `params:` in dvc.yaml.
+        keys: the stage's `params:` in dvc.yaml, see `stages.common.keys.tracked`.
         untracked: values that shape no result (timeouts, retries), so that DVC does not know them and the guard lets them change.
         inputs: folders that people edit, among the stage's `deps:`.
 

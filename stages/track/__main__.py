@@ -22,6 +22,7 @@ from stages.common import looks
 from stages.common.config import load_params
 from stages.common.errors import run_main
 from stages.common.files import ROOT, main_root, read_object, write_text
+from stages.common.keys import tracked
 from stages.common.process import stage_lock
 from stages.track.crashed import make_crashed
 from stages.track.record import make_record
@@ -38,7 +39,7 @@ def main() -> None:
         return log_crashed(folder)
     with (
         stage_lock("track"),
-        load_params("experiment", "model", "data", "benchmark", "train", "launcher", "engine", "evaluate", "judge", "tracking") as params,
+        load_params(*tracked("track")) as params,
     ):
         looks.take_over([ROOT, main_root()], read_object(ROOT / "reports/judge.json"))
         if params.tracking.kind == "none":

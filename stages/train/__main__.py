@@ -26,6 +26,7 @@ from stages.common.config import compose, load_params, read_params
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, to_json, write_json, write_text
 from stages.common.gpus import untried
+from stages.common.keys import tracked
 from stages.common.models import base_model, fixed_arguments, with_template
 from stages.common.process import stage_lock
 from stages.common.schema import Evaluate, Launcher, Train
@@ -60,8 +61,7 @@ def main() -> None:
     with (
         stage_lock("train"),
         load_params(
-            "train", "launcher.kind", "launcher.workers", "launcher.nodes",
-            "evaluate.template", untracked=[f"launcher.{name}" for name in vars(Launcher())] + ["engine.kind", "evaluate.think_close"],
+            *tracked("train"), untracked=[f"launcher.{name}" for name in vars(Launcher())] + ["engine.kind", "evaluate.think_close"],
         ) as params,
     ):  # fmt: skip
         run(params.train, Launcher(**vars(params.launcher)), params.engine.kind, params.evaluate)

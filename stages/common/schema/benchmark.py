@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING
 
 from stages.common.errors import PawlError
-from stages.common.schema.rules import checks, number
+from stages.common.schema.rules import aside, checks, number
 from stages.common.schema.source import Source
 
 
@@ -44,7 +44,7 @@ class Suite:
     postprocessor: str = ""
     metric: str = ""
     executes_code: bool = False
-    licence: str = ""
+    licence: str = aside("")
     items: int = number(0, low=0)
 
 
@@ -75,7 +75,7 @@ class Benchmark:
         allow_code_execution: model-written code may run, in a sandbox, where a benchmark's scoring needs that.
     """
 
-    name: str = MISSING
+    name: str = aside()
     seed: int = number(low=0)
     tasks: dict[str, Source] = field(default_factory=dict)
     suites: dict[str, Suite] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from omegaconf import MISSING
 
 from stages.common.errors import PawlError
 from stages.common.schema.llm import LLM
-from stages.common.schema.rules import checks, number
+from stages.common.schema.rules import aside, checks, number
 from stages.common.schema.source import Source
 
 FILTERS = ("empty", "refusal", "format", "language", "duplicates", "near_duplicates", "decontamination", "too_long")
@@ -40,7 +40,7 @@ class Data:
         ngram, fuzzy: words in a row that a training row may not share with an item; similarity of a question to an item's, numbers aside.
     """
 
-    name: str = MISSING
+    name: str = aside()
     seed: int = number(low=0)
     sources: dict[str, Source] = MISSING
     teacher: Teacher = field(default_factory=Teacher)
@@ -54,8 +54,8 @@ class Data:
     near_duplicates: float = number(0.0, low=0, high=1, unit="Jaccard similarity")
     ngram: int = number(low=3, high=50, unit="words")
     fuzzy: float = number(0.6, low=0.3, high=1, unit="Jaccard similarity")
-    max_contamination: float = number(low=0, high=1)
-    max_bad_fraction: float = number(low=0, high=1)
+    max_contamination: float = number(low=0, high=1, shapes=False)
+    max_bad_fraction: float = number(low=0, high=1, shapes=False)
 
 
 @checks(Data)

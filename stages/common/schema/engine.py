@@ -6,11 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING
-
 from stages.common.errors import PawlError
 from stages.common.schema.llm import LLM, no_secret
-from stages.common.schema.rules import checks, choice, number
+from stages.common.schema.rules import aside, checks, choice, number
 
 
 @dataclass
@@ -27,14 +25,14 @@ class Engine:
         judge: the language model that scores benchmarks whose evaluator asks one.
     """
 
-    name: str = MISSING
+    name: str = aside()
     kind: str = choice("transformers", "vllm", "vllm_cpu", "external")
     dtype: str = choice("auto", "bfloat16", "float16", "float32")
     max_model_len: int = number(low=16, unit="tokens")
-    startup_timeout_s: float = number(above=0, unit="seconds")
-    keep_alive: bool = True
-    keep_alive_idle_s: float = number(900.0, above=0, unit="seconds")
-    gpu_memory_utilization: float = number(0.9, above=0, high=1)
+    startup_timeout_s: float = number(above=0, unit="seconds", shapes=False)
+    keep_alive: bool = aside(True)
+    keep_alive_idle_s: float = number(900.0, above=0, unit="seconds", shapes=False)
+    gpu_memory_utilization: float = number(0.9, above=0, high=1, shapes=False)
     tensor_parallel: str = "auto"
     batch_invariant: bool = True
     nodes: int = number(1, low=1, unit="machines")
@@ -42,7 +40,7 @@ class Engine:
     base_url: str = ""
     served_model: str = ""
     served_adapter: str = ""
-    api_key_env: str = ""
+    api_key_env: str = aside("")
     judge: LLM = field(default_factory=LLM)
 
 
@@ -78,8 +76,8 @@ class Evaluate:
         template: arguments of the chat template, such as enable_thinking.
     """
 
-    name: str = MISSING
-    concurrency: int = number(low=0, high=4096, unit="requests in flight")
+    name: str = aside()
+    concurrency: int = number(low=0, high=4096, unit="requests in flight", shapes=False)
     max_output_tokens: int = number(low=1, unit="tokens")
     temperature: float = number(low=0, high=2)
     top_p: float = number(above=0, high=1)
@@ -91,8 +89,8 @@ class Evaluate:
     think_close: str = ""
     think_begun: bool = False
     template: dict[str, Any] = field(default_factory=dict)
-    request_timeout_s: float = number(above=0, unit="seconds")
-    retries: int = number(low=0, high=20)
+    request_timeout_s: float = number(above=0, unit="seconds", shapes=False)
+    retries: int = number(low=0, high=20, shapes=False)
 
 
 @checks(Evaluate)

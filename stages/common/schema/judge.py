@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from omegaconf import MISSING
-
 from stages.common.errors import PawlError
 from stages.common.schema.llm import LLM
-from stages.common.schema.rules import checks, choice, number
+from stages.common.schema.rules import aside, checks, choice, number
 
 
 @dataclass
@@ -23,7 +21,7 @@ class Judge:
         seed: draws the wrong answers that the language model is shown.
     """
 
-    name: str = MISSING
+    name: str = aside()
     kind: str = choice("rules", "llm")
     alpha: float = number(above=0, high=0.5)
     min_effect: float = number(low=0, high=1, unit="accuracy, 0.01 is one point")

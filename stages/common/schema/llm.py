@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from stages.common.errors import PawlError
-from stages.common.schema.rules import checks, number
+from stages.common.schema.rules import aside, checks, number
 
 
 @dataclass
@@ -21,12 +21,12 @@ class LLM:
 
     base_url: str = ""
     model: str = ""
-    api_key_env: str = ""
+    api_key_env: str = aside("")
     temperature: float = number(0.0, low=0, high=2)
     max_output_tokens: int = number(2048, low=1, unit="tokens")
-    concurrency: int = number(16, low=1, high=4096, unit="requests in flight")
-    timeout_s: float = number(120.0, above=0, unit="seconds")
-    retries: int = number(4, low=0, high=20)
+    concurrency: int = number(16, low=1, high=4096, unit="requests in flight", shapes=False)
+    timeout_s: float = number(120.0, above=0, unit="seconds", shapes=False)
+    retries: int = number(4, low=0, high=20, shapes=False)
     price_in: float = number(0.0, low=0, unit="money per million tokens")
     price_out: float = number(0.0, low=0, unit="money per million tokens")
 

@@ -10,14 +10,14 @@ from omegaconf import MISSING
 
 from stages.common.errors import PawlError
 from stages.common.schema.llm import LLM, no_secret
-from stages.common.schema.rules import checks, choice, number
+from stages.common.schema.rules import aside, checks, choice, number
 
 
 @dataclass
 class Experiment:
     """What the present experiment is about."""
 
-    name: str = MISSING
+    name: str = aside()
     hypothesis: str = MISSING
     parent: str = ""
     incumbent: str = "reports/baseline"
@@ -27,7 +27,7 @@ class Experiment:
 class Tracking:
     """Where runs are logged. `register`: the name in MLflow's model registry, empty for no registration."""
 
-    name: str = MISSING
+    name: str = aside()
     kind: str = choice("mlflow", "none")
     experiment: str = MISSING
     register: str = ""
@@ -132,7 +132,7 @@ class Agent:
         max_ratio: a number may change by this factor and no more, unless a quoted source names the larger jump.
     """
 
-    name: str = MISSING
+    name: str = aside()
     policy: str = choice("optuna", "llm")
     timeout_h: float = number(above=0, unit="hours")
     seed: int = number(0, low=0)

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-from omegaconf import MISSING
-
 from stages.common.errors import PawlError
-from stages.common.schema.rules import checks, choice, need_set, number
+from stages.common.schema.rules import aside, checks, choice, need_set, number
 
 
 @dataclass
@@ -40,7 +38,7 @@ class Model:
         date: what a chat template writes that would write today's date, so that a question is the same prompt tomorrow, in training too.
     """
 
-    name: str = MISSING
+    name: str = aside()
     source: str = choice("package", "hub", "path", "random")
     dtype: str = choice("bfloat16", "float16", "float32")
     package: str = ""
@@ -49,7 +47,7 @@ class Model:
     repo: str = ""
     revision: str = ""
     path: str = ""
-    licence: str = ""
+    licence: str = aside("")
     date: str = "2024-07-26"
     inference: Inference = field(default_factory=Inference)
 

@@ -15,13 +15,26 @@ CHECKS: dict[type, Callable[[Any, str], None]] = {}
 
 
 def number(
-    default: Any = MISSING, *, low: float | None = None, above: float | None = None, high: float | None = None, unit: str = ""
+    default: Any = MISSING,
+    *,
+    low: float | None = None,
+    above: float | None = None,
+    high: float | None = None,
+    unit: str = "",
+    shapes: bool = True,
 ) -> Any:
-    return field(default=default, metadata={"low": low, "above": above, "high": high, "unit": unit})
+    """A number in a range. `shapes`: it decides what comes out (see `stages.common.keys.shapes_result`)."""
+    return field(default=default, metadata={"low": low, "above": above, "high": high, "unit": unit, "shapes": shapes})
 
 
 def choice(*options: str) -> Any:
+    """One of `options`."""
     return field(default=MISSING, metadata={"options": options})
+
+
+def aside(default: Any = MISSING) -> Any:
+    """A value that shapes no result: a name, a licence, the variable of a key."""
+    return field(default=default, metadata={"shapes": False})
 
 
 def checks(section: type) -> Callable[[Callable[[Any, str], None]], Callable[[Any, str], None]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stages.common.errors import PawlError
-from stages.common.schema.rules import checks, choice, need_set, number
+from stages.common.schema.rules import aside, checks, choice, need_set, number
 from stages.common.shapes import FORMATS
 
 KINDS = {
@@ -72,7 +72,7 @@ class Source:
     tier: str = "strong"
     candidates: int = number(1, low=1, high=64, unit="answers a question")
     verify: str = "auto"
-    licence: str = ""
+    licence: str = aside("")
 
 
 @checks(Source)

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from stages.common.errors import PawlError
-from stages.common.schema.rules import checks, choice, number
+from stages.common.schema.rules import aside, checks, choice, number
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Train:
         extra: any other argument of LLaMA-Factory's, by its own name.
     """
 
-    name: str = MISSING
+    name: str = aside()
     stage: str = choice("sft", "pt", "rm", "dpo", "kto")
     finetuning_type: str = choice("lora", "oft", "freeze", "full")
     learning_rate: float = number(above=0, high=1, unit="per step")
@@ -72,7 +72,7 @@ class Train:
     device: str = choice("auto", "cpu")
     eval_strategy: str = choice("auto", "no", "steps", "epoch")
     eval_steps: float = number(above=0, unit="steps, or below 1 a share of them")
-    logging_steps: int = number(low=1, unit="steps")
+    logging_steps: int = number(low=1, unit="steps", shapes=False)
     micro_steps: int = number(low=-1, unit="steps")
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -100,18 +100,18 @@ class Launcher:
         timeout_h: a longer training, data stage or evaluation is stopped.
     """
 
-    name: str = MISSING
+    name: str = aside()
     kind: str = choice("local", "torchrun", "ray")
     workers: int = number(low=0, high=1024, unit="processes on each node")
     nodes: int = number(low=1, high=1024)
-    node_rank: int = number(low=0)
-    master_addr: str = MISSING
-    master_port: int = number(low=0, high=65535)
-    address: str = MISSING
-    storage: str = MISSING
-    max_failures: int = number(low=0, high=100)
-    checkpoint_steps: int = number(low=0, unit="steps")
-    timeout_h: float = number(above=0, unit="hours")
+    node_rank: int = number(low=0, shapes=False)
+    master_addr: str = aside()
+    master_port: int = number(low=0, high=65535, shapes=False)
+    address: str = aside()
+    storage: str = aside()
+    max_failures: int = number(low=0, high=100, shapes=False)
+    checkpoint_steps: int = number(low=0, unit="steps", shapes=False)
+    timeout_h: float = number(above=0, unit="hours", shapes=False)
 
 
 @checks(Launcher)
