@@ -58,12 +58,8 @@ def main() -> None:
             print(to_json({"refused": error.fields()}), end="")
             raise
         return
-    with (
-        stage_lock("train"),
-        load_params(
-            *tracked("train"), untracked=[f"launcher.{name}" for name in vars(Launcher())] + ["engine.kind", "evaluate.think_close"],
-        ) as params,
-    ):  # fmt: skip
+    untracked = [*(f"launcher.{name}" for name in vars(Launcher())), "engine.kind", "evaluate.think_close"]
+    with stage_lock("train"), load_params(*tracked("train"), untracked=untracked) as params:
         run(params.train, Launcher(**vars(params.launcher)), params.engine.kind, params.evaluate)
 
 
