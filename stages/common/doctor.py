@@ -35,6 +35,7 @@ ELSEWHERE = {
     "darwin": "macOS, whose GPUs are not used either",
     "win32": "Windows: use WSL 2 (docs/gpu.md)",
 }
+CPU_BY_HAND = " (after export CUDA_VISIBLE_DEVICES='')"
 PATIENCE_S = 3.0
 """For an endpoint to answer."""
 
@@ -63,11 +64,18 @@ def has_rooms(user: int | None = None) -> bool:
     return subprocess.run([python, "-I", "-S", "-c", _ROOM], capture_output=True, cwd="/", **asked).returncode == 0
 
 
+def stuck() -> bool:
+    """Whether GPUs are visible of which none can compute: stages refuse that, since nobody with a GPU means the CPU."""
+    found = gpus.visible()
+    return bool(found) and all(card.obstacle() for card in found)
+
+
 def missing() -> dict[str, str]:
     """What this machine lacks, and what therefore cannot run here (also the reasons for skipped tests)."""
     lacks = {}
     if not any(not card.obstacle() for card in gpus.cards()):
-        lacks["gpu"] = "no NVIDIA GPU that works here: engine=vllm cannot run, training uses the CPU"
+        cpu = f"the CPU computes{CPU_BY_HAND if stuck() else ''}"
+        lacks["gpu"] = f"no NVIDIA GPU that works here: engine=vllm cannot run, {cpu}"
     served = serving().partition(" ")[0]
     if not (main_root() / ".venv-serve/bin/python").exists():
         lacks["serve"] = "no .venv-serve: engines vllm and vllm_cpu cannot run here (make serve-env)"
@@ -172,10 +180,11 @@ def can(lacks: dict[str, str], served: str) -> list[tuple[bool, str]]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpu, serve = "gpu" not in lacks, "serve" not in lacks
     on_gpu, on_cpu = serve and gpu and not {"vllm", "compiler"} & lacks.keys(), serve and "vllm_cpu" not in lacks
-    where = "on the GPU" if gpu else "on the CPU: models up to about half a billion parameters in reasonable time"
+    by_hand = CPU_BY_HAND if stuck() else ""
+    where = "on the GPU" if gpu else f"on the CPU{by_hand}: models up to about half a billion parameters in reasonable time"
     ray = importlib.util.find_spec("ray") is not None
     return [
-        (memory >= 7.5, f"make run: the default, fine-tuning {where}"),
+        (memory >= 7.5 and not by_hand, f"make run: the default, fine-tuning {where}"),
         (True, "engine=transformers: evaluation in the main environment"),
         (on_cpu, f"engine=vllm_cpu{': ' + served if on_cpu else ''}"),
         (on_gpu, f"engine=vllm{': ' + served if on_gpu else ''}"),
@@ -216,7 +225,7 @@ def main() -> int:
         print(f"{'ok  ' if good else 'none'} {name}: {told}")
     for good, line in can(lacks, served):
         print(f"{'can ' if good else 'not '} {line}")
-    return 0 if all(good for good, _ in results) else 1
+    return 0 if all(good for good, _ in results) and not stuck() else 1
 
 
 def _dotenv_names(path: Path) -> set[str]:
