@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from stages.common import doctor, engine, lease, server
 from stages.common.commands import Command
 from stages.common.config import compose, read_params
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, to_json, write_json
+from stages.common.files import ROOT, read_json, to_json, write_json
 from stages.common.lease import Wanted
 from stages.common.schema import Config
 from stages.train import launch
@@ -163,24 +164,26 @@ def _in_fork(folder: Path, name: str, overrides: list[str]) -> Any:
         try:
             with machine(name, folder / "bin") as patch:
                 write_json(folder / "said.json", _check(folder, overrides, patch))
+        except BaseException:  # noqa: BLE001 - the parent cannot see it
+            traceback.print_exc()
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    said = json.loads((folder / "said.json").read_text())
+    said = read_json(folder / "said.json")
     (folder / "said.json").unlink()
     return said
 
 
 def _check(folder: Path, overrides: list[str], patch: pytest.MonkeyPatch) -> dict[str, Any]:
     from stages.train import __main__ as stage
-    from stages.train import preflight
+    from stages.train import preflight, room
     from tests import fake_cuda
 
     fake_cuda.install()
     # enough of everything else: memory and disk of the machine that runs this
-    patch.setattr(preflight.room, "gpu_gib", functools.partial(preflight.room.gpu_gib, patience_s=0.0))
-    patch.setattr(preflight.room, "machine_gib", lambda: 64.0)
-    patch.setattr(preflight.room, "own_gib", lambda: 0.0)
+    patch.setattr(room, "gpu_gib", functools.partial(room.gpu_gib, patience_s=0.0))
+    patch.setattr(room, "machine_gib", lambda: 64.0)
+    patch.setattr(room, "own_gib", lambda: 0.0)
     patch.setattr(preflight, "check_disk", lambda *given: 0.0)
     patch.setattr(stage, "base_model", lambda: ({"name": "a model of 7 billion parameters"}, folder / "base"))
     patch.setattr(stage, "DATA", folder / "rows")

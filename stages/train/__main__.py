@@ -19,8 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from stages.common import detect, lease
 from stages.common.config import compose, load_params, read_params
 from stages.common.errors import PawlError, run_main
@@ -35,7 +33,7 @@ from stages.train.arguments import arguments
 from stages.train.known import REFUSED, check_extra
 from stages.train.launch import devices, environment, launch, placed, wanted
 from stages.train.losses import losses_csv, summarize, trainer_state
-from stages.train.rows import count_rows, has_eval
+from stages.train.rows import count_rows, has_eval, rebuilt
 
 DATA = Path("data/train")
 ADAPTER = Path("models/adapter")
@@ -132,14 +130,6 @@ def check(overrides: list[str]) -> dict[str, Any]:
             note = f"checked with the base that is here, {base['name']}, not {params.model.name}: dvc repro fetch_model"
             found["warnings"].insert(0, note)
         return found
-
-
-def rebuilt(data: Any, train: Train) -> bool:
-    """Whether the next repro makes data/train anew, from other parameters than it was made from. Of the stages, pt alone has other rows."""
-    lock = OmegaConf.load(ROOT / "dvc.lock") if (ROOT / "dvc.lock").exists() else {}
-    made = OmegaConf.select(OmegaConf.create(lock), "stages.generate_data.params", default={}).get("params.yaml", {})
-    other_rows = (made.get("train.stage") == "pt") != (train.stage == "pt")
-    return other_rows or made.get("data") != OmegaConf.structured(data) or made.get("train.cutoff_len") != train.cutoff_len
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.common.files import read_json, write_json, write_text
+from omegaconf import OmegaConf
+
+from stages.common.files import ROOT, read_json, write_json, write_text
 from stages.common.schema import Train
 from stages.train.arguments import DATASET, EVAL_DATASET
 from stages.train.known import refuse
@@ -148,3 +150,11 @@ def write_longest(folder: Path, rows: Rows, order: list[int], count: int) -> Non
     chosen = [lines[number % len(lines)].rstrip("\n") for number in range(count)]
     write_text(folder / "rows.jsonl", "\n".join(chosen) + "\n")
     write_json(folder / "dataset_info.json", {DATASET: rows.info[DATASET] | {"file_name": "rows.jsonl"}})
+
+
+def rebuilt(data: Any, train: Train) -> bool:
+    """Whether the next repro makes data/train anew, from other parameters than it was made from. Of the stages, pt alone has other rows."""
+    lock = OmegaConf.load(ROOT / "dvc.lock") if (ROOT / "dvc.lock").exists() else {}
+    made = OmegaConf.select(OmegaConf.create(lock), "stages.generate_data.params", default={}).get("params.yaml", {})
+    other_rows = (made.get("train.stage") == "pt") != (train.stage == "pt")
+    return other_rows or made.get("data") != OmegaConf.structured(data) or made.get("train.cutoff_len") != train.cutoff_len

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from stages.common.errors import PawlError
 from stages.common.schema import Data
-from stages.train import __main__ as stage
+from stages.train import rows as rows_module
 from stages.train.known import refuse
 from stages.train.preflight import check_thoughts, short_training, steps
 from stages.train.rendering import Served, Trained, check_template
@@ -196,13 +196,13 @@ def test_rows_are_known_to_be_made_anew_where_plain_text_takes_turns_with_answer
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, asked: str, anew: bool
 ) -> None:
     """Else --check would refuse what the next repro would mend."""
-    monkeypatch.setattr(stage, "ROOT", tmp_path)
+    monkeypatch.setattr(rows_module, "ROOT", tmp_path)
     data = OmegaConf.to_container(OmegaConf.structured(DATA))
     params = {"data": data, "train.cutoff_len": train().cutoff_len, "train.stage": made}
     lock = {"stages": {"generate_data": {"params": {"params.yaml": params}}}}
     (tmp_path / "dvc.lock").write_text(json.dumps(lock))
-    assert stage.rebuilt(DATA, train(stage=asked)) is anew
-    assert stage.rebuilt(DATA, train(stage=asked, cutoff_len=train().cutoff_len + 1))
+    assert rows_module.rebuilt(DATA, train(stage=asked)) is anew
+    assert rows_module.rebuilt(DATA, train(stage=asked, cutoff_len=train().cutoff_len + 1))
 
 
 @pytest.mark.parametrize(("rows", "logged"), [(1, 1), (3, 1), (7, 1), (32, 4), (41, 5), (10_000, 5)])
