@@ -17,6 +17,7 @@ from stages.evaluate.score import KINDS
 from stages.evaluate.summary import summarize
 
 TASKS = ("chain_sum", "word_sequence_reversal")
+HIT = {"benchmark": "chain_sum", "split": "test", "match": "exact", "rows": 21, "question": "A SECRET TEST QUESTION"}
 FINGERPRINT = {
     "engine": "transformers", "engine_version": "5.6.0", "dtype": "float32", "device": "cpu", "base_sha256": "b" * 64,
     "chat_template_sha256": "c" * 64, "temperature": 0.0, "top_p": 1.0, "seed": 0, "max_output_tokens": 32, "evaluator": "Exact",
@@ -123,7 +124,7 @@ def write_run(root: Path, *, base: float = 0.1, tuned: float = 0.7, n: int = 100
             "rows": 634, "seed": 7, "sources": {task: source for task in TASKS},
             "positive_control": {task: {"exact": True, "wrapped": None} for task in ("(control)", *TASKS)},
             "tokens": {"total": 41234, "p50": 60, "p90": 80, "p99": 95, "max": 110},
-            "contamination": {"fraction": 0.06, "hits": [{"question": "A SECRET TEST QUESTION", "split": "test"}]},
+            "contamination": {"fraction": 0.06, "hits": [HIT]},
         },
     )  # fmt: skip
     write_json(

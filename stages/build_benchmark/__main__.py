@@ -24,6 +24,7 @@ from stages.common.items import SPLITS
 from stages.common.keys import tracked
 from stages.common.parts import takes_train_part
 from stages.common.process import stage_lock
+from stages.common.reports.benchmark import BenchmarkReport, SelfTest, TaskCounts
 from stages.common.schema import Benchmark
 
 _GROUPS = 50  # of places of one question in a file, that the report names
@@ -42,41 +43,40 @@ def write(tasks: dict[str, Task], folder: Path) -> dict[str, str]:
     return hashes
 
 
-def summarize(benchmark: Benchmark, tasks: dict[str, Task]) -> dict[str, Any]:
-    """What reports/build_benchmark.json says, but for the hashes."""
-    rows: dict[str, dict[str, Any]] = {}
-    for name, task in tasks.items():
-        rows[name] = {"val": len(task.val), "test": len(task.test), "duplicates": task.duplicates, "licence": task.licence}
-        if task.repeated:
-            rows[name]["repeated"] = task.repeated[:_GROUPS]
-        if task.shown:
-            rows[name]["in_worked_examples"] = task.shown
-        if task.spare:
-            rows[name]["spare"] = task.spare
-    licences = sorted({task.licence for task in tasks.values() if task.licence})
-    duplicates = sum(task.duplicates for task in tasks.values())
-    return {"name": benchmark.name, "seed": benchmark.seed, "tasks": rows, "duplicates": duplicates, "licence": "; ".join(licences)}
+def counts(task: Task) -> TaskCounts:
+    """What the report says of a task; what is nothing is left out."""
+    more: dict[str, Any] = {"repeated": task.repeated[:_GROUPS], "in_worked_examples": task.shown, "spare": task.spare}
+    told = {name: value for name, value in more.items() if value}
+    return TaskCounts(val=len(task.val), test=len(task.test), duplicates=task.duplicates, licence=task.licence, **told)
 
 
-def make(benchmark: Benchmark, root: Path) -> dict[str, Any]:
+def make(benchmark: Benchmark, root: Path) -> BenchmarkReport:
     """Build and write everything under `root`, and return the report."""
     tasks = build(benchmark)
     tested = {name: selftest.examine_items(name, task.val, task.test, task.scoring, benchmark) for name, task in tasks.items()}
-    report = summarize(benchmark, tasks) | {"self_test": tested} | write(tasks, root / "data" / "benchmark")
-    write_json(root / "reports" / "build_benchmark.json", report)
+    report = BenchmarkReport(
+        name=benchmark.name,
+        seed=benchmark.seed,
+        tasks={name: counts(task) for name, task in tasks.items()},
+        duplicates=sum(task.duplicates for task in tasks.values()),
+        licence="; ".join(sorted({task.licence for task in tasks.values() if task.licence})),
+        self_test={name: SelfTest(**found) for name, found in tested.items()},
+        **write(tasks, root / "data" / "benchmark"),
+    )
+    report.write(root / "reports" / "build_benchmark.json")
     return report
 
 
-def remarks(name: str, task: dict[str, Any], params: Any) -> list[str]:
+def remarks(name: str, task: TaskCounts, params: Any) -> list[str]:
     """What a person should know of a task's size before anything is trained."""
-    found, spare = [], task.get("spare", {})
+    found, spare = [], task.spare
     if train := spare.get("train"):
         taken = takes_train_part(params.benchmark.tasks[name], params.data.sources)
         unused = ", which no training source takes (part: train): benchmark.splits=halves asks them too"
         found.append(f"{train} more questions are in the train part{'' if taken else unused}")
     if beyond := spare.get("beyond"):
         found.append(f"{beyond} more questions are beyond benchmark.val_items and benchmark.test_items")
-    return [*found, detect.told(task["val"], params.judge.alpha, params.judge.min_effect)]
+    return [*found, detect.told(task.val, params.judge.alpha, params.judge.min_effect)]
 
 
 def main() -> None:
@@ -90,16 +90,14 @@ def main() -> None:
         *tracked("build_benchmark"), untracked=["data.sources", "judge.alpha", "judge.min_effect"], inputs=["data/local"]
     ) as params:  # fmt: skip
         report = make(params.benchmark, ROOT)
-        for name, task in report["tasks"].items():
-            print(
-                f"build_benchmark: {name}: {task['val']} validation and {task['test']} test items, {task['duplicates']} duplicates dropped"
-            )
-            if shown := task.get("in_worked_examples"):
+        for name, task in report.tasks.items():
+            print(f"build_benchmark: {name}: {task.val} validation and {task.test} test items, {task.duplicates} duplicates dropped")
+            if shown := task.in_worked_examples:
                 print(f"build_benchmark: {name}: {shown} questions left out: its own worked examples show them with their answers")
             for remark in remarks(name, task, params):
                 print(f"build_benchmark: {name}: {remark}")
-            print(f"build_benchmark: {name}: scored by {report['self_test'][name]['scored_by']}")
-        print(f"build_benchmark: no question is in both; val {report['val_sha256'][:12]}, test {report['test_sha256'][:12]}")
+            print(f"build_benchmark: {name}: scored by {report.self_test[name].scored_by}")
+        print(f"build_benchmark: no question is in both; val {report.val_sha256[:12]}, test {report.test_sha256[:12]}")
 
 
 if __name__ == "__main__":

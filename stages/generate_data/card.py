@@ -6,8 +6,8 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
-from typing import Any
 
+from stages.common.reports.data import DataReport
 from stages.common.schema import Data, Source
 
 SAMPLES = 10
@@ -16,35 +16,34 @@ _COLUMNS = {"read": "Read", "bad": "Bad", "duplicates": "Duplicates", "contamina
 _SELDOM = ("refused", "unverified", "empty", "refusal", "format", "language", "near_duplicates")
 
 
-def write(data: Data, report: dict[str, Any], samples: Sequence[str]) -> str:
+def write(data: Data, report: DataReport, samples: Sequence[str]) -> str:
     """The card as Markdown: sources, licences, counts, and rows drawn by the data's seed, as JSON."""
-    tokens, sources = report["tokens"], report["sources"]
-    seldom = [name for name in _SELDOM if any(source[name] for source in sources.values())]
+    tokens, sources = report.tokens, report.sources
+    seldom = [name for name in _SELDOM if any(getattr(source, name) for source in sources.values())]
     columns = _COLUMNS | {name: name.replace("_", " ").capitalize() for name in seldom} | {"unused": "Unused", "kept": "Kept"}
-    held = f" and {report['eval_rows']} held out for the loss" if report["eval_rows"] else ""
+    held = f" and {report.eval_rows} held out for the loss" if report.eval_rows else ""
     lines = [
         f"# Training data: {_plain(data.name)}",
         "",
-        f"{report['rows']} rows{held}, {tokens['total']} tokens ({tokens['p50']} in the median row, {tokens['max']} in the longest), "
-        f"seed {data.seed}.",
+        f"{report.rows} rows{held}, {tokens.total} tokens ({tokens.p50} in the median row, {tokens.max} in the longest), seed {data.seed}.",
         "",
         "| Source | Origin | Licence | " + " | ".join(columns.values()) + " |",
         "|---" * (len(columns) + 3) + "|",
     ]
     for name, source in data.sources.items():
-        cells = [name, _origin(source, data), source.licence or "not stated", *(str(sources[name][key]) for key in columns)]
+        cells = [name, _origin(source, data), source.licence or "not stated", *(str(getattr(sources[name], key)) for key in columns)]
         lines.append("| " + " | ".join(map(_plain, cells)) + " |")
-    share = report["contamination"]["fraction"]
+    share = report.contamination.fraction if report.contamination else 0.0
     lines += [
         "",
         f"Rows with a question of the benchmark, or {data.ngram} words in a row of an item, or a question like one but for its numbers, "
         f"were removed ({share:.1%}).",
     ]
-    lines += ["", *(f"- {_plain(remark)}" for remark in report["remarks"])] if report.get("remarks") else []
-    for tier, usage in report["teacher"].items():
-        lines += ["", _plain(f"The {tier} teacher, {usage['model']}, gave {usage['requests']} replies: {usage['prompt_tokens']} prompt and "
-                             f"{usage['output_tokens']} output tokens, cost {usage['cost']:.4g}.")]  # fmt: skip
-    lines += ["", f"## {len(samples)} of {report['rows']} rows", ""]
+    lines += ["", *(f"- {_plain(remark)}" for remark in report.remarks)] if report.remarks else []
+    for tier, usage in report.teacher.items():
+        lines += ["", _plain(f"The {tier} teacher, {usage.model}, gave {usage.requests} replies: {usage.prompt_tokens} prompt and "
+                             f"{usage.output_tokens} output tokens, cost {usage.cost:.4g}.")]  # fmt: skip
+    lines += ["", f"## {len(samples)} of {report.rows} rows", ""]
     for sample in samples:
         lines += [_fenced(sample), ""]
     return "\n".join(lines)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from stages.common.questions import Bad, normalize
+from stages.common.reports.data import Hits
 from stages.common.schema import Data
 from stages.generate_data import grams, minhash
 from stages.generate_data.overlap import Hit, Index
@@ -222,8 +223,8 @@ class Filters:
                 found.append(f"{name}: keys of its rows that are not used: {', '.join(keys):.500}")
         return found
 
-    def hit_list(self) -> list[dict[str, Any]]:
-        return [asdict(hit) | {"rows": rows} for hit, rows in sorted(self.hits.items())]
+    def hit_list(self) -> list[Hits]:
+        return [Hits(**asdict(hit), rows=rows) for hit, rows in sorted(self.hits.items())]
 
 
 def unescaped(raw: str) -> str:

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stages.common.files import flatten, part, sha256_text
+from stages.common.files import flatten, sha256_text
 from stages.common.items import ids_sha256
+from stages.common.reports.benchmark import BenchmarkReport
 from stages.common.reports.evaluation import Oddities
-from stages.judge.inputs import LARGEST, Inputs, Side
+from stages.judge.inputs import Inputs, Side
 
 THE_MODEL = ("adapter_sha256", "adapter_served_as", "base_sha256", "chat_template_sha256")
 """Keys of the fingerprint in which candidate and incumbent may differ: they are the model."""
@@ -72,15 +73,16 @@ def of_files(candidate: Side, incumbent: Side) -> list[str]:
     return wrong + (list(_differences(candidate, incumbent)) if candidate.summary and incumbent.summary else [])
 
 
-def _incomplete(name: str, side: Side, benchmark: dict[str, Any]) -> Iterator[str]:
+def _incomplete(name: str, side: Side, benchmark: BenchmarkReport) -> Iterator[str]:
     """Items answered against items built, for each task, and each as often as the summary says."""
     counts = side.rows.group_by("benchmark").aggregate([("item_id", "count_distinct"), ("item_id", "count")])
     answered = {row["benchmark"]: (row["item_id_count_distinct"], row["item_id_count"]) for row in counts.to_pylist()}
-    tasks = part(benchmark, "tasks")
+    tasks = benchmark.tasks
     runs = side.stated.fingerprint.get("num_runs", 1)  # the usual number is left out of a fingerprint
     for task in sorted(tasks.keys() | answered.keys()):
-        built, (found, rows) = part(tasks, task).get("val"), answered.get(task, (0, 0))
-        if type(built) is not int or found != built:
+        built = tasks[task].val if task in tasks else None
+        found, rows = answered.get(task, (0, 0))
+        if found != built:
             yield f"the {name} answered {found} of {_short(built)} items of {task}"
         elif type(runs) is not int or rows != runs * found:
             yield f"the {name} has {rows} answers to {found} items of {task}, and its summary says {_short(runs)} to each"
@@ -214,24 +216,17 @@ def _contaminated(inputs: Inputs, limit: float) -> Iterator[str]:
 
     The search has to have found what was planted of every task, and the control that belongs to none.
     """
-    share = part(inputs.data, "contamination").get("fraction")
-    if not _number(share) or not 0 <= share <= 1:
+    found = inputs.data.contamination
+    if found is None:
         yield "the data report does not say how many training rows overlap with the benchmark"
-    elif share > limit:
-        yield f"{share:.1%} of the training rows overlapped with the benchmark, more than {limit:.0%}"
-    control = part(inputs.data, "positive_control")
-    planted = {name: flatten(part(control, name)) for name in control}
-    if missed := sorted(
-        f"{name}.{key}" for name, found in planted.items() for key, value in found.items() if value is not True and value is not None
-    ):
+    elif found.fraction > limit:
+        yield f"{found.fraction:.1%} of the training rows overlapped with the benchmark, more than {limit:.0%}"
+    planted = inputs.data.positive_control
+    if missed := sorted(f"{name}.{key}" for name, results in planted.items() for key, value in results.items() if value is False):
         yield f"the search for overlaps missed rows that were planted for it ({', '.join(missed)})"
-    tasks = [*part(inputs.benchmark, "tasks"), CONTROL]
-    if untried := sorted(name for name in tasks if not any(value is True for value in planted.get(name, {}).values())):
+    tried = {name for name, results in planted.items() if any(results.values())}
+    if untried := sorted({*inputs.benchmark.tasks, CONTROL} - tried):
         yield f"the search for overlaps was not tried on planted rows of {', '.join(untried)}"
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST  # NaN is never at most
 
 
 def _short(value: Any) -> str:

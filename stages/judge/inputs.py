@@ -16,11 +16,14 @@ import pyarrow.compute as pc
 
 from stages.common import looks
 from stages.common.errors import PawlError
-from stages.common.files import part, read_json, read_jsonl, read_object, sha256_file
+from stages.common.files import read_json, read_jsonl, read_object, sha256_file
 from stages.common.items import item_id
 from stages.common.losses import Loss, read_losses
 from stages.common.reports.base import LARGEST_COUNT
+from stages.common.reports.benchmark import BenchmarkReport
+from stages.common.reports.data import DataReport
 from stages.common.reports.evaluation import EvalSummary, Row, read_rows
+from stages.common.reports.training import TrainReport
 from stages.judge.pairing import COLUMNS, as_table
 
 SPLIT = "val"
@@ -33,8 +36,6 @@ LIMITS = {"score": 1, "prompt_tokens": LARGEST_COUNT, "output_tokens": LARGEST_C
 """The largest value of each column of numbers; the smallest is 0."""
 DEEPEST = 500
 """Brackets in a line that Arrow may see: its reader recurses, and the process dies of some ten thousand, or of a line that is `null`."""
-LARGEST = 1e18
-"""A number of a report beyond this is none that anything was measured to be."""
 _INCUMBENT = re.compile(r"reports/baseline|experiments/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -73,9 +74,9 @@ class Inputs:
     candidate: Side
     incumbent: Side
     items: dict[str, dict[str, str]]
-    benchmark: dict[str, Any]
-    data: dict[str, Any]
-    training: dict[str, Any]
+    benchmark: BenchmarkReport
+    data: DataReport
+    training: TrainReport
     losses: list[Loss]
 
 
@@ -83,7 +84,7 @@ def read_inputs(root: Path, incumbent: str) -> Inputs:
     """Read the reports under `root`; `incumbent` is reports/baseline or a folder of experiments/.
 
     Raises:
-        PawlError: a missing or broken file, a report that is no object or lacks a number, an incumbent elsewhere, rows of another split.
+        PawlError: a missing or broken file, an incumbent elsewhere, results of another split.
     """
     if not _INCUMBENT.fullmatch(incumbent) or ".." in incumbent:
         fix = "name reports/baseline, or the folder of a finished experiment: experiments/0001-name"
@@ -93,9 +94,9 @@ def read_inputs(root: Path, incumbent: str) -> Inputs:
         candidate=_side(reports / "eval_val", accepted),
         incumbent=_side(root / incumbent, accepted),
         items=read_items(root),
-        benchmark=_report(reports / "build_benchmark.json"),
-        data=_data(reports / "generate_data.json"),
-        training=_training(reports / "train.json"),
+        benchmark=BenchmarkReport.read(reports / "build_benchmark.json"),
+        data=DataReport.read(reports / "generate_data.json"),
+        training=TrainReport.read(reports / "train.json"),
         losses=read_losses(reports / "loss.csv"),
     )
 
@@ -114,31 +115,6 @@ def file_side(path: Path) -> Side:
     stated = held.keys() & EvalSummary.model_fields.keys()  # else it is something else of that name
     summary = EvalSummary.check(held, str(beside)) if stated else None
     return Side(rows, summary, sha256_file(path), summary is None or "rows_sha256" not in summary.model_fields_set)
-
-
-def _report(path: Path) -> dict[str, Any]:
-    return read_object(path)
-
-
-def _training(path: Path) -> dict[str, Any]:
-    report = _report(path)
-    for name in ("steps", "epochs", "rows", "trainable_parameters", "total_parameters"):
-        figure(report, name, str(path))
-    for name in ("initial_loss", "final_loss", "runtime_s"):
-        figure(report, name, str(path), optional=True)
-    return report
-
-
-def _data(path: Path) -> dict[str, Any]:
-    report = _report(path)
-    for name in ("rows", "tokens.total"):
-        figure(report, name, str(path))
-    for name, source in part(report, "sources").items():
-        for key in ("contaminated", "duplicates"):
-            figure(source, key, f"{path}, sources.{name}")
-    if not part(report, "sources"):
-        raise PawlError("sources is missing or no object", where=str(path), fix="run 'dvc repro' to make the report again")
-    return report
 
 
 def validation_rows(path: Path) -> pa.Table:
@@ -253,14 +229,3 @@ def read_failure(root: Path, since: float) -> dict[str, Any] | None:
         if isinstance(record, dict) and isinstance(record.get("stage"), str) and path.stat().st_mtime >= since:
             records.append((str(record.get("at", "")), record))
     return max(records, key=lambda each: each[0])[1] if records else None
-
-
-def figure(report: Any, key: str, origin: str, *, optional: bool = False) -> Any:
-    """The number under a dotted key of a report; one that is missing, not finite or no number is an error that names it."""
-    value: Any = report
-    for name in key.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST  # NaN is never at most
-    if not number and not (value is None and optional):
-        raise PawlError(f"{key} is missing or no number", where=origin, fix="run 'dvc repro' to make the report again")
-    return value

@@ -13,7 +13,8 @@ FOLDERS = {"the files in data/local": "data/local", "the templates in prompts/ge
 def made_of(root: Path, inputs: Inputs) -> list[dict[str, str]]:
     """One {what, sha256} each; a list, so that DVC shows no metric of it. An empty hash: it is not there."""
     template = str(inputs.candidate.stated.fingerprint.get("chat_template_sha256") or "")
-    data = {name: inputs.data.get(name) for name in ("rows", "tokens", "sources")}
+    told = inputs.data.plain()
+    data = {name: told[name] for name in ("rows", "tokens", "sources")}
     folders = {what: sha256_folder(root / path) if (root / path).is_dir() else "" for what, path in FOLDERS.items()}
     found = {**folders, "the model's chat template": template, "the training rows (their numbers and tokens)": sha256_text(to_json(data))}
     return [{"what": what, "sha256": sha256} for what, sha256 in found.items()]

@@ -8,6 +8,8 @@ import math
 from typing import Any
 
 from stages.common.files import ROOT, flatten
+from stages.common.reports.base import Part
+from stages.common.reports.data import DataReport
 from stages.common.text import plain
 from stages.judge.inputs import Inputs
 from stages.judge.public import anonymous, public
@@ -43,9 +45,9 @@ def experiment(
         "think": thinks(settings),
         "former": bool(former),
         "diff": known["changes"],
-        "metrics": _short({name: value for name, value in inputs.training.items() if isinstance(value, int | float)}),
-        "warnings": warnings(inputs.training),
-        "run_time": f"{inputs.training['runtime_s']:,.0f} s" if inputs.training.get("runtime_s") else "for a time that was not recorded",
+        "metrics": _short(_numbers(inputs.training)),
+        "warnings": [plain(line, 300) for line in inputs.training.warnings[:20]],
+        "run_time": f"{inputs.training.runtime_s:,.0f} s",
         "losses": _short(shown),
         "left_out": left_out,
         "held_out": _short([[loss.step, loss.epoch, loss.loss] for loss in inputs.losses if loss.split == "eval"]),
@@ -110,25 +112,18 @@ def thinks(settings: dict[str, Any]) -> tuple[str, str]:
     return ("<think>", "</think>") if settings.get("data", {}).get("think_tags") else ("", "")
 
 
-def warnings(training: dict[str, Any]) -> list[str]:
-    """What the preflight and the trainer's log warned of."""
-    told = training.get("warnings")
-    return [plain(line, 300) for line in told[:20] if isinstance(line, str)] if isinstance(told, list) else []
-
-
-def statistics(data: dict[str, Any]) -> dict[str, Any]:
+def statistics(data: DataReport) -> dict[str, Any]:
     """Numbers of the training data: never its hits or examples, which may quote the benchmark."""
-    sources = {plain(name, 80): _numbers(part) for name, part in data.get("sources", {}).items() if isinstance(part, dict)}
-    removed = data.get("filters")
-    filters = (
-        {plain(each.get("filter"), 40): _numbers(each) for each in removed if isinstance(each, dict)} if isinstance(removed, list) else {}
-    )
-    tokens = data.get("tokens")
-    return {**_numbers(data), "tokens": _numbers(tokens) if isinstance(tokens, dict) else {}, "sources": sources, "filters": filters}
+    return {
+        **_numbers(data),
+        "tokens": _numbers(data.tokens),
+        "sources": {plain(name, 80): _numbers(source) for name, source in data.sources.items()},
+        "filters": {plain(flow.filter, 40): _numbers(flow) for flow in data.filters},
+    }
 
 
-def _numbers(report: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in report.items() if isinstance(value, int | float) and not isinstance(value, bool)}
+def _numbers(part: Part) -> dict[str, Any]:
+    return {name: value for name, value in part.plain().items() if isinstance(value, int | float) and not isinstance(value, bool)}
 
 
 def generation_prompts(settings: dict[str, Any]) -> dict[str, str]:

@@ -11,9 +11,10 @@ from typing import Any
 
 from stages.common import noise
 from stages.common.files import ROOT
+from stages.common.reports.data import DataReport
 from stages.common.text import markdown, plain, readable
 from stages.judge.guards import QUALITY
-from stages.judge.inputs import Inputs, figure
+from stages.judge.inputs import Inputs
 
 FIELDS = {"Code Summary": "code_summary", "Reason": "reason", "Decision": "decision"}
 BENCHMARK, IMPLEMENTATION = "[Benchmark Performance Issue]", "[Implementation Quality Issue]"
@@ -51,7 +52,7 @@ def facts(verdict: dict[str, Any], inputs: Inputs, settings: dict[str, Any], cha
         "changes": changes,
         "errors": verdict["errors"],
         "curve": verdict["curve"],
-        "train": _training(inputs.training),
+        "train": inputs.training,
         "data": _data(inputs.data),
         "noisy": noise.may_differ(inputs.candidate.stated.fingerprint),
     }
@@ -107,21 +108,13 @@ def next_component(known: dict[str, Any]) -> str:
     return next((name for name, applies in rules if applies), "harder benchmark")
 
 
-def _training(report: dict[str, Any]) -> dict[str, Any]:
-    origin = "reports/train.json"
-    needed = ("initial_loss", "final_loss", "steps", "epochs", "rows", "trainable_parameters", "total_parameters")
-    return {name: figure(report, name, origin, optional=name.endswith("loss")) for name in needed}
-
-
-def _data(report: dict[str, Any]) -> dict[str, Any]:
-    origin = "reports/generate_data.json"
-    sources = report["sources"]  # objects, as `read_inputs` has seen
+def _data(report: DataReport) -> dict[str, Any]:
     return {
-        "rows": figure(report, "rows", origin),
-        "tokens": figure(report, "tokens.total", origin),
-        "sources": [plain(name, 80) for name in sorted(sources)],
-        "contaminated": sum(figure(part, "contaminated", f"{origin}, {name}") for name, part in sources.items()),
-        "duplicates": sum(figure(part, "duplicates", f"{origin}, {name}") for name, part in sources.items()),
+        "rows": report.rows,
+        "tokens": report.tokens.total,
+        "sources": [plain(name, 80) for name in sorted(report.sources)],
+        "contaminated": report.contaminated,
+        "duplicates": sum(source.duplicates for source in report.sources.values()),
     }
 
 

@@ -12,8 +12,12 @@ from stages.common.errors import PawlError
 from stages.common.files import flatten, read_json, sha256_file
 from stages.common.items import wilson
 from stages.common.losses import read_losses
+from stages.common.reports.base import Report
+from stages.common.reports.benchmark import BenchmarkReport
+from stages.common.reports.data import DataReport
 from stages.common.reports.evaluation import EvalSummary, Scores, Summary
 from stages.common.reports.test_results import TestSummary
+from stages.common.reports.training import TrainReport
 from stages.common.text import visible
 from stages.report import charts, lineage
 from stages.report.samples import error_samples
@@ -40,15 +44,14 @@ def gather(root: Path, params: Any) -> dict[str, Any]:
         PawlError: a report is missing, broken, or without a figure that the page needs.
     """
     reports = root / "reports"
-    verdict, benchmark = read_json(reports / "judge.json"), read_json(reports / "build_benchmark.json")
-    train, data = read_json(reports / "train.json"), read_json(reports / "generate_data.json")
+    verdict, benchmark = read_json(reports / "judge.json"), BenchmarkReport.read(reports / "build_benchmark.json")
+    train, data = TrainReport.read(reports / "train.json"), DataReport.read(reports / "generate_data.json")
     val = {name: EvalSummary.read(reports / name / "val.json") for name in ("baseline", "eval_val")}
     fingerprint = val["eval_val"].fingerprint
     test = {name: TestSummary.read(reports / name / "test.json") for name in ("baseline", "eval_test")}
     card = reports / "data_card.md"
+    sources = {name: source.plain() for name, source in data.sources.items()}
     try:
-        for key in ("initial_loss", "final_loss", "steps", "epochs", "trainable_parameters", "total_parameters", "runtime_s"):
-            train[key]
         scores = _validation(verdict, val["eval_val"], val["baseline"])
         differences = _differences(verdict["evidence"])
         return {
@@ -73,17 +76,16 @@ def gather(root: Path, params: Any) -> dict[str, Any]:
             **_losses(reports / "loss.csv"),
             "samples": error_samples(root, verdict["experiment"]["incumbent"]),
             "data": data,
-            "data_figures": _figures({key: value for key, value in data.items() if key not in _SEEN}),
-            "data_columns": _columns(data["sources"]),
-            "contaminated": sum(source.get("contaminated") or 0 for source in data["sources"].values()),
+            "data_figures": _figures({key: value for key, value in data.plain().items() if key not in _SEEN}),
+            "data_columns": _columns(sources),
+            "sources": sources,
             "data_card": card.read_text(encoding="utf-8", errors="replace")[:CARD_LIMIT] if card.is_file() else "",
             "train": train,
-            "train_rows": _rows(train),
-            "benchmark": benchmark,
+            "train_rows": _rows(train.plain()),
             "engine": " ".join(str(fingerprint[key]) for key in ("engine_version", "dtype", "device") if fingerprint.get(key)),
             "timings": _timings(
-                {"generate_data": data, "train": train, "baseline": val["baseline"].plain(), "eval_val": val["eval_val"].plain(),
-                 "baseline, test": test["baseline"].plain(), "eval_test": test["eval_test"].plain(), "build_benchmark": benchmark}
+                {"generate_data": data, "train": train, "baseline": val["baseline"], "eval_val": val["eval_val"],
+                 "baseline, test": test["baseline"], "eval_test": test["eval_test"], "build_benchmark": benchmark}
             ),
             **_history(root),
         }  # fmt: skip
@@ -187,9 +189,9 @@ def _figures(report: dict[str, Any], most: int = 60) -> list[tuple[str, float]]:
     return found[:most]
 
 
-def _timings(reports: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def _timings(reports: dict[str, Report]) -> list[dict[str, Any]]:
     keys = ("runtime_s", "tokens_per_s", "peak_memory_gib")
-    rows = [{"stage": stage, **{key: lineage.number(report.get(key)) for key in keys}} for stage, report in reports.items()]
+    rows = [{"stage": stage, **{key: lineage.number(getattr(report, key, None)) for key in keys}} for stage, report in reports.items()]
     return [row for row in rows if row["runtime_s"] is not None]
 
 

@@ -16,14 +16,16 @@ import yaml
 from stages.common.files import flatten, part, sha256_file, sha256_text
 from stages.common.losses import Loss, read_losses
 from stages.common.reports.base import Report
+from stages.common.reports.data import DataReport
 from stages.common.reports.evaluation import EvalSummary
 from stages.common.reports.test_results import TestSummary
+from stages.common.reports.training import TrainReport
 from stages.common.text import plain
 from stages.common.verdict import accepted
 
 REPORTS: dict[str, type[Report]] = {
-    "generate_data.json": Report,
-    "train.json": Report,
+    "generate_data.json": DataReport,
+    "train.json": TrainReport,
     "baseline/val.json": EvalSummary,
     "baseline/test.json": TestSummary,
     "eval_val/val.json": EvalSummary,

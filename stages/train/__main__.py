@@ -22,7 +22,7 @@ from typing import Any
 from stages.common import detect, lease
 from stages.common.config import compose, load_params, read_params
 from stages.common.errors import PawlError, run_main
-from stages.common.files import ROOT, to_json, write_json, write_text
+from stages.common.files import ROOT, to_json, write_text
 from stages.common.gpus import untried
 from stages.common.keys import tracked
 from stages.common.models import base_model, fixed_arguments, with_template
@@ -32,7 +32,7 @@ from stages.train import checkpoints, result
 from stages.train.arguments import arguments
 from stages.train.known import REFUSED, check_extra
 from stages.train.launch import devices, environment, launch, placed, wanted
-from stages.train.losses import losses_csv, summarize, trainer_state
+from stages.train.losses import losses_csv, trainer_state
 from stages.train.rows import count_rows, has_eval, rebuilt
 
 DATA = Path("data/train")
@@ -82,11 +82,11 @@ def run(train: Train, launcher: Launcher, engine: str, evaluate: Evaluate) -> No
             fix = "its result does not count, since DVC would record it under what it finds now: run 'dvc repro' again"
             raise PawlError("edited while this stage ran", where=f"{DATA} or stages/train", fix=fix)
         state = trainer_state(folder)
-        report = summarize(state)
         sha256 = result.keep(folder, model, ADAPTER, train, origin=base["name"] if base.get("source") == "hub" else "models/base")
         write_text("reports/loss.csv", losses_csv(state))
-        write_json("reports/train.json", report | result.figures(done, state, sha256))
-        print(f"train: loss {report['initial_loss']:.3f} to {report['final_loss']:.3f} in {report['steps']} steps, {done.seconds:.0f} s")
+        report = result.report(done, state, sha256)
+        report.write("reports/train.json")
+        print(f"train: loss {report.initial_loss:.3f} to {report.final_loss:.3f} in {report.steps} steps, {done.seconds:.0f} s")
 
 
 def configuration(train: Train, launcher: Launcher, model: Path, evaluate: Evaluate) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.files import fresh_folder, sha256_file, sha256_text, write_json
+from stages.common.reports.training import TrainReport
 from stages.common.schema import Train
 from stages.train import log
 from stages.train.launch import LOG, Run
+from stages.train.losses import summarize
 
 _WHOLE = ("model*.safetensors", "model.safetensors.index.json", "config.json", "generation_config.json", "value_head.safetensors")
 _PEAK_TFLOPS = {
@@ -74,6 +76,11 @@ def _companions(base: Path, folder: Path) -> list[Path]:
     own = {path.name for path in folder.iterdir()}
     found = (path for path in base.iterdir() if path.is_file() and path.suffix in small and not path.name.endswith(".index.json"))
     return sorted(path for path in found if path.name not in own)
+
+
+def report(run: Run, state: dict[str, Any], sha256: str) -> TrainReport:
+    """reports/train.json of a training, from its trainer's record and the hash of its weights."""
+    return TrainReport(**summarize(state), **figures(run, state, sha256))
 
 
 def figures(run: Run, state: dict[str, Any], sha256: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def questions(root: Path, split: str) -> list[str]:
 
 
 def test_val_and_test_share_no_question_even_when_the_task_is_nearly_used_up(tmp_path: Path) -> None:
-    report = make(benchmark(90, 90, sums=SUMS), tmp_path)
+    report = make(benchmark(90, 90, sums=SUMS), tmp_path).plain()
     val, test = questions(tmp_path, "val"), questions(tmp_path, "test")
     assert len(set(val)) == len(set(test)) == 90
     assert not set(val) & set(test)
@@ -92,7 +92,7 @@ def test_a_broken_line_is_named_and_nothing_is_written(tmp_path: Path) -> None:
 
 def test_a_repeated_question_is_asked_once(tmp_path: Path) -> None:
     rows = [{"question": text, "answer": str(i % 2)} for i in range(40) for text in (f"Question {i}", f"  question   {i}")]
-    report = make(benchmark(mine=local(tmp_path / "rows.jsonl", rows)), tmp_path)
+    report = make(benchmark(mine=local(tmp_path / "rows.jsonl", rows)), tmp_path).plain()
     asked = questions(tmp_path, "val") + questions(tmp_path, "test")
     assert len(asked) == len(set(asked)) == report["tasks"]["mine"]["duplicates"] == 20
 
@@ -112,16 +112,16 @@ def test_items_in_halves_leave_none_out_and_a_train_part_is_said(tmp_path: Path)
     sizes = {}
     for way in ("seeded", "halves"):
         given = replace(benchmark(100, 100, mine=mine), splits=way)
-        report = make(given, tmp_path)["tasks"]["mine"]
-        sizes[way] = report["val"], report["test"], report.get("spare")
+        report = make(given, tmp_path).tasks["mine"]
+        sizes[way] = report.val, report.test, report.spare
         params = SimpleNamespace(benchmark=given, data=SimpleNamespace(sources={}), judge=SimpleNamespace(alpha=0.05, min_effect=0.01))
         assert ("no training source takes" in remarks("mine", report, params)[0]) == (way == "seeded")
         params.data.sources = {"mine": replace(mine, part="train")}
         assert "no training source takes" not in remarks("mine", report, params)[0]
         assert "points or more" in remarks("mine", report, params)[-1]
-    assert sizes["seeded"][2] == {"train": 80 - sum(sizes["seeded"][:2])} and sizes["halves"][2] is None
+    assert sizes["seeded"][2] == {"train": 80 - sum(sizes["seeded"][:2])} and not sizes["halves"][2]
     assert sum(sizes["halves"][:2]) == 80 and min(sizes["halves"][:2]) >= 34
-    assert make(replace(benchmark(5, 5, mine=mine), splits="halves"), tmp_path)["tasks"]["mine"]["spare"] == {"beyond": 70}
+    assert make(replace(benchmark(5, 5, mine=mine), splits="halves"), tmp_path).plain()["tasks"]["mine"]["spare"] == {"beyond": 70}
 
 
 def test_several_turns_are_refused(tmp_path: Path) -> None:

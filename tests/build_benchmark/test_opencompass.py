@@ -137,7 +137,7 @@ def test_a_question_that_the_file_repeats_is_asked_once_and_reported(tmp_path: P
     benchmark = gsm8k(tmp_path, monkeypatch, 6)
     rows = [{"question": f"How  many is {n}?", "answer": f"#### {n}"} for n in (0, 1, 2, 3, 4, 5, 0, 2, 0)]
     write_jsonl(tmp_path / "data/local/gsm8k/test.jsonl", rows)
-    report = make(benchmark, tmp_path / "out")["tasks"]["gsm8k"]
+    report = make(benchmark, tmp_path / "out").plain()["tasks"]["gsm8k"]
     assert report["duplicates"] == 3 and report["repeated"] == [[1, 7, 9], [3, 8]] and report["val"] == report["test"] == 3
     asked = [normalize(item["question"]) for split in ("val", "test") for item in items(tmp_path / "out", split)]
     assert len(asked) == len(set(asked))
@@ -263,7 +263,7 @@ def test_a_question_among_the_worked_examples_of_its_own_prompt_is_no_item(tmp_p
     convert.arc(rows, tmp_path / "data/local/arc")
     suite = Suite(config="ARC_c.ARC_c_few_shot_gen_e9b043", path="data/local/arc.jsonl", metric="accuracy", licence="CC")
     benchmark = Benchmark(name="a", seed=1, suites={"arc_c": suite}, splits="ends", val_items=100, test_items=100)
-    report = make(benchmark, tmp_path / "out")["tasks"]["ARC-c"]
+    report = make(benchmark, tmp_path / "out").plain()["tasks"]["ARC-c"]
     assert report["in_worked_examples"] == 5 and report["val"] + report["test"] == 14
     for split in ("val", "test"):
         for item in items(tmp_path / "out", split, "ARC-c"):

@@ -35,7 +35,7 @@ def make(
 ) -> dict[str, Any]:
     given = {"max_rows": 0, "ngram": 13, "max_contamination": 0.5, "max_bad_fraction": 0.2} | (limits or {})
     data = Data(name="d", seed=3, sources=sources, **given)
-    return stage.make(data, cutoff_len, words_in, root, root, plain=plain)
+    return stage.make(data, cutoff_len, words_in, root, root, plain=plain).plain()
 
 
 def local(root: Path, lines: list[Any], name: str = "rows", **more: Any) -> Source:

@@ -44,7 +44,7 @@ def make(
     )
     settings = {"max_rows": 0, "ngram": 13, "max_contamination": 0.5, "max_bad_fraction": 0.2} | (limits or {})
     data = Data(name="d", seed=3, sources=given, teacher=TeacherParams(strong=strong, **(teacher or {})), **settings)
-    return stage.make(data, 200, words_in, root, root)
+    return stage.make(data, 200, words_in, root, root).plain()
 
 
 def from_procedural(**more: Any) -> Source:

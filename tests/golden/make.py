@@ -27,10 +27,8 @@ from stages.evaluate import __main__ as evaluate
 from stages.evaluate import results
 from stages.generate_data import __main__ as generate_data
 from stages.judge.__main__ import judge_reports
-from stages.train import __main__ as train
 from stages.train import result
 from stages.train.launch import Run
-from stages.train.losses import summarize
 from tests.evaluate.test_score import AccwithDetailsEvaluator, make_task, scorer
 from tests.fake_server import FakeServer
 from tests.synthetic import make_rows, write_run, write_side
@@ -110,8 +108,7 @@ def training(root: Path) -> None:
     history = [{"step": 1, "loss": 2.0, "grad_norm": 1.0}, {"step": 2, "loss": 1.0, "grad_norm": 0.5}, {"step": 2, "eval_loss": 1.5}]
     state = {"num_input_tokens_seen": 1000, "log_history": history, "global_step": 2, "epoch": 1.0}
     with mock.patch.object(result.log, "warnings", lambda log: []):
-        report = summarize(state) | result.figures(Run(12.34, 2.5, told, preflight), state, "a" * 64)
-    train.write_json(root / "train.json", report)
+        result.report(Run(12.34, 2.5, told, preflight), state, "a" * 64).write(root / "train.json")
 
 
 def verdicts(root: Path) -> None:

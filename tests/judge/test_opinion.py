@@ -358,7 +358,6 @@ def test_an_undefined_name_in_a_template_is_an_error():
 def test_without_items_there_is_nothing_to_show_and_it_still_judges(tmp_path):
     write_run(tmp_path)
     shutil.rmtree(tmp_path / "data")
-    write_json(tmp_path / "reports/train.json", {**read_json(tmp_path / "reports/train.json"), "runtime_s": None})
     with FakeServer(answer=lambda body: reply()) as server:
         assert judged(tmp_path, server)["words_by"] == "llm"
         assert "None to show." in server.bodies[0]["messages"][1]["content"]

@@ -162,7 +162,7 @@ def test_a_diverged_training_is_said_and_sent_back_to_the_optimiser(run):
     ("change", "says"),
     [
         ({"contamination": {"fraction": 0.51}}, "51.0% of the training rows overlapped"),
-        ({"contamination": {}}, "does not say"),
+        ({"contamination": None}, "does not say"),
         ({"positive_control": {"chain_sum": {"exact": True, "wrapped": False, "embedded": None}}}, r"missed rows .*chain_sum\.wrapped"),
     ],
 )

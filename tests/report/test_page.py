@@ -260,7 +260,6 @@ def test_reports_with_new_keys_and_without_optional_ones_are_shown(run, params):
     for source in data["sources"].values():
         del source["too_long"]
         source["low_quality"] = 4
-    del data["tokens"]
     write_json(run / "reports/generate_data.json", data)
     text = page(run, params).text
     assert "looks.number 7" in text and "low quality" in text and "too long" not in text

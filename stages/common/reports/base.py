@@ -43,8 +43,15 @@ class Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False, serialize_by_alias=True)
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return self.model_dump(exclude_unset=True)
+        """As a file has it, in its order of keys."""
+        ordered: dict[str, Any] = _ordered(self.model_dump(exclude_unset=True))
+        return ordered
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _ordered(value[key]) for key in sorted(value)}
+    return [_ordered(each) for each in value] if isinstance(value, list) else value
 
 
 class Report(Part):
