@@ -119,9 +119,9 @@ def _tokens(state: Any) -> int:
 
 
 def _gpu() -> dict[str, Any]:
-    """Name and peak memory of this process's GPU; nothing without one."""
+    """Name of this process's GPU and the most memory that its allocator held there; nothing without one."""
     import torch
 
     if not torch.cuda.is_available():
         return {}
-    return {"gpu": torch.cuda.get_device_name(), "peak_gpu_memory_gib": torch.cuda.max_memory_allocated() / 2**30}
+    return {"gpu": torch.cuda.get_device_name(), "peak_gpu_memory_gib": torch.cuda.max_memory_reserved() / 2**30}

@@ -6,6 +6,7 @@ import importlib.util
 
 from stages.common.schema import Launcher, Train
 from stages.train.known import refuse
+from stages.train.packages import check_packages
 
 _VLLM_RANK = 512
 """The largest --max-lora-rank that vLLM can be started with (vllm/config/lora.py)."""
@@ -89,27 +90,11 @@ def _sharded(train: Train, launcher: Launcher, gpus: int) -> None:
 
 def _hardware(train: Train, launcher: Launcher, gpus: int) -> None:
     here = launcher.kind != "ray"  # a Ray cluster has its own machines
-    if train.quantization_bit:
-        if importlib.util.find_spec("bitsandbytes") is None:
-            fix = "pip install bitsandbytes on a machine with a GPU, or train=lora"
-            raise refuse("a base in 4 or 8 bits needs the package bitsandbytes", "train.quantization_bit", fix)
-        if here and not gpus:
-            raise refuse("a base in 4 or 8 bits needs a GPU", "train.quantization_bit", "train=lora, which trains on a CPU")
-    if ("8bit" in train.optim or train.optim.startswith("paged")) and importlib.util.find_spec("bitsandbytes") is None:
-        fix = "train.optim=adamw_torch_fused, or adafactor for less memory"
-        raise refuse(f"train.optim is {train.optim}, but the package bitsandbytes is not installed", "train.optim", fix)
+    check_packages(train, gpu=bool(gpus) or not here)
     if train.precision == "fp16" and here and not gpus:
         raise refuse("fp16 trains on GPUs only", "train.precision", "train.precision=bf16")
     if train.extra.get("pure_bf16") and here and not gpus:
         raise refuse("pure_bf16 trains on GPUs only", "train.extra.pure_bf16", "leave it out: train.precision=bf16 keeps float32 copies")
-    attention = train.extra.get("flash_attn")
-    if attention in ("fa2", "fa3"):
-        fix = "leave it out: torch's own attention (sdpa) is then taken"
-        if here and not gpus:
-            raise refuse(f"flash_attn={attention} works on a GPU alone", "train.extra.flash_attn", fix)
-        package = {"fa2": "flash_attn", "fa3": "flash_attn_interface"}[attention]
-        if importlib.util.find_spec(package) is None:
-            raise refuse(f"flash_attn={attention} needs the package {package}", "train.extra.flash_attn", fix)
     if launcher.kind == "torchrun" and not launcher.workers and not gpus:
         fix = "set launcher.workers (processes on the CPU), or launcher=local"
         raise refuse("launcher.workers is 0, one for each GPU, and there is no GPU", "launcher.workers", fix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,19 @@ def gpus(train: Train) -> int:
 
 
 def check_memory(
-    model: Any, train: Train, targets: list[str], launcher: Launcher, longest: int, *, gpu: bool, free_gib: float | None = None
-) -> tuple[dict[str, Any], list[str]]:
-    """Refuse what cannot fit into one GPU (or this machine); between what fits and what cannot lies the estimate's error: a warning."""
+    model: Any, train: Train, targets: list[str], launcher: Launcher, longest: int, *, gpu: bool, free_gib: float | None = None,
+    evaluates: bool = False,
+) -> tuple[dict[str, Any], list[str]]:  # fmt: skip
+    """Refuse what cannot fit into one GPU (or this machine); between what fits and what cannot lies the estimate's error: a warning.
+
+    PAWL_MEMORY=warn makes a warning of the refusal too.
+    """
     size = memory.shape(model, train, targets)
     positions = size.longest
     if positions and train.cutoff_len > positions and not train.extra.get("rope_scaling"):
         fix = f"lower it to {positions} or less, or set train.extra.rope_scaling"
         raise refuse(f"train.cutoff_len is {train.cutoff_len}, the model has {positions} positions", "train.cutoff_len", fix)
-    where = {"processes": processes(train, launcher), "gpu": gpu}
+    where = {"processes": processes(train, launcher), "gpu": gpu, "evaluates": evaluates}
     tokens = train.cutoff_len if train.packing or train.stage == "pt" else -(-longest // 8) * 8  # the collator pads to a multiple of 8
     parts = memory.estimate(size, train, tokens=tokens, **where)
     total = parts["total"]
@@ -48,14 +53,36 @@ def check_memory(
     if limit is None:
         each = "on each GPU" if gpu else "for each process"
         return need, [f"training needs about {total:.1f} GiB {each} of the cluster, which cannot be looked at from here"]
-    if total > limit * (1 + memory.ERROR):
-        fix = "halve train.per_device_train_batch_size and double train.gradient_accumulation_steps, or set train.gradient_checkpointing"
-        if parts["weights"] + parts["trained"] > limit:
-            fix = "train an adapter (train=lora, train=qlora), or shard over GPUs (train.parallel=zero3)"
-        raise refuse(f"training needs about {total:.1f} GiB for each {need['per']}, {limit:.1f} GiB are free", "train.finetuning_type"
-                     if parts["weights"] + parts["trained"] > limit else "train.per_device_train_batch_size", fix)  # fmt: skip
     close = f"memory may be short: about {total:.1f} of {limit:.1f} GiB for each {need['per']}"
+    if total > limit * (1 + memory.ERROR) and os.environ.get("PAWL_MEMORY") != "warn":
+        what = f"training needs about {total:.1f} GiB for each {need['per']}, {limit:.1f} GiB are free"
+        if parts["weights"] + parts["trained"] > limit:
+            key, fix = "train.finetuning_type", _smaller(train)
+        else:
+            key, fix = "train.per_device_train_batch_size", ", or ".join(_ways(train, gpu=gpu))
+        raise refuse(what, key, f"{fix}. With PAWL_MEMORY=warn in the environment it is tried all the same")
     return need, [close] if total * (1 + memory.ERROR) > limit else []
+
+
+def _smaller(train: Train) -> str:
+    """If weights and optimizer alone do not fit."""
+    if train.quantization_bit:
+        return "choose a smaller base, or a GPU with more memory"
+    return "train an adapter (train=lora, train=qlora), or shard over GPUs (train.parallel=zero3)"
+
+
+def _ways(train: Train, *, gpu: bool) -> list[str]:
+    """To need less memory, those first that change no result much."""
+    ways = []
+    if train.per_device_train_batch_size > 1:
+        ways.append("halve train.per_device_train_batch_size and double train.gradient_accumulation_steps")
+    if not train.gradient_checkpointing:
+        ways.append("set train.gradient_checkpointing=true")
+    if gpu and train.stage in memory.LIGER_STAGES and not train.extra.get("enable_liger_kernel"):
+        ways.append("set '+train.extra.enable_liger_kernel=true', which makes the logits piece by piece")
+    if gpu and train.finetuning_type == "lora" and not train.quantization_bit:
+        ways.append("train=qlora")
+    return [*ways, "shorten the rows (train.cutoff_len)"]
 
 
 def available_gib(train: Train, launcher: Launcher, wanted_gib: float, *, gpu: bool) -> float | None:

@@ -17,6 +17,7 @@ from stages.train.arguments import micro_steps, resumable, steps
 from stages.train.combinations import check_combinations
 from stages.train.fit import check_disk, check_memory, gpus, processes
 from stages.train.known import argument_types, check_extra, check_types, refuse
+from stages.train.packages import check_model
 from stages.train.rendering import Served, Trained, check_template, refused_by_template
 from stages.train.rows import Rows, aligned, check_stage, lengths, read_rows, write_longest
 
@@ -60,6 +61,7 @@ def check(
     here = {name: value for name, value in config.items() if name not in ("bf16", "fp16")} | {"use_cpu": True} if elsewhere else config
     model = meta_model(config)  # before parse: afterwards ZeRO-3 takes part in making any model
     parsed = parse(here, distributed=launcher.kind != "local")
+    check_model(train, model.config.model_type)
     targets = check_modules(model, train)
     count = processes(train, launcher)
     first = micro_steps(train, bool(config["use_cpu"]))
@@ -72,7 +74,10 @@ def check(
     warnings += short_training(train, rows, steps(train, rows.train, count))
     if not order and train.stage != "pt":
         warnings.append(f"the rows are not those of stage {train.stage}, so memory is told for rows of train.cutoff_len")
-    need, more = check_memory(model, train, targets, launcher, longest, gpu=not config["use_cpu"], free_gib=free_gib)
+    evaluates = rows.held_out > 0 and train.eval_strategy != "no"
+    need, more = check_memory(
+        model, train, targets, launcher, longest, gpu=not config["use_cpu"], free_gib=free_gib, evaluates=evaluates
+    )  # fmt: skip
     checkpoints = check_disk(model, train, targets, launcher, Path(config["output_dir"]))
     if not resumable(train, launcher.nodes) and launcher.checkpoint_steps:
         kind = "kind of training" if launcher.nodes == 1 else "training, whose nodes have a folder each"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import gpu_memory
 from benchmarks.train_memory import CASES
 from stages.common.errors import PawlError
 from stages.common.schema import Launcher, Train
@@ -28,7 +29,8 @@ MEASURED = {"lora 2x256": 2.334, "lora 8x256": 5.064, "lora 2x1024": 5.095} | {
 
 # SmolLM2-135M, and what each method trains of it; the e2e test below counts them on the real modules
 SIZE = memory.Shape(
-    parameters=134_515_008, trainable=4_884_480, layers=30, hidden=576, attention=960, mlp=1536, vocabulary=49152, longest=8192
+    parameters=134_515_008, trainable=4_884_480, layers=30, hidden=576, attention=960, mlp=1536, vocabulary=49152, longest=8192,
+    unquantized=28_346_688,
 )  # fmt: skip
 _LAYER = 3_540_096
 
@@ -146,3 +148,81 @@ def test_the_longest_row_that_fits_fits_and_one_more_does_not() -> None:
     assert memory.estimate(size, section, tokens=longest)["total"] <= 4.0 < memory.estimate(size, section, tokens=longest + 1)["total"]
     assert memory.longest_that_fits(size, section, 0.5) == 0
     assert memory.longest_that_fits(size, section, 1e6) == 8192, "no longer than the model's positions"
+
+
+def published(model: str, **changes: Any) -> tuple[memory.Shape, Train]:
+    return gpu_memory.MODELS[model].shape(16), gpu_memory.section(precision="bf16", **changes)
+
+
+def test_the_estimate_is_within_its_error_of_all_that_others_measured_on_gpus() -> None:
+    found = gpu_memory.differences()
+    assert len(found) > 25
+    for one, tokens, gib, off in found:
+        assert abs(off) <= memory.ERROR, f"{one.by}, {one.model}, {one.method}, {tokens} tokens: {gib:.1f} GiB estimated, {off:+.0%}"
+
+
+@pytest.mark.parametrize(("tokens", "gib"), gpu_memory.UNSLOTH.gib.items())
+def test_what_else_the_limits_of_unsloth_hold_explains_the_rest(tokens: int, gib: float) -> None:
+    """peft's prepare_model_for_kbit_training keeps in float32 what is not quantised, and the loss of then copied its float32 logits."""
+    size, section = gpu_memory.MODELS["llama3-8b"].shape(32), gpu_memory.section(**gpu_memory.METHODS["QLoRA"])
+    ours = memory.estimate(size, replace(section, per_device_train_batch_size=1, lora_rank=32), tokens=tokens)
+    theirs = (size.unquantized * 2 + tokens * size.vocabulary * 2.5) / memory.GIB
+    assert (ours["total"] - ours["allocator"] + theirs) / gib == pytest.approx(1, abs=0.03)
+
+
+def test_four_bits_are_of_the_linear_layers_alone() -> None:
+    size, section = published("llama3-8b", quantization_bit=4)
+    weights = memory.estimate(size, section, tokens=8)["weights"] * memory.GIB
+    head, embeddings = 2 * (128256 * 4096,)
+    assert weights > 2 * (head + embeddings) + 0.5 * (size.parameters - head - embeddings)
+    assert size.parameters == 8_030_261_248, "as its model card counts"
+
+
+def test_liger_holds_no_logits_if_it_may_leave_them_out() -> None:
+    size, plain = published("qwen2.5-7b", gradient_checkpointing=True, per_device_train_batch_size=1)
+    liger = replace(plain, extra={"enable_liger_kernel": True})
+    assert memory.estimate(size, plain, tokens=4096)["logits"] > 7.5
+    assert memory.estimate(size, liger, tokens=4096)["logits"] < 0.2
+    dpo = replace(liger, stage="dpo")
+    assert memory.estimate(size, dpo, tokens=4096)["logits"] == memory.estimate(size, replace(plain, stage="dpo"), tokens=4096)["logits"]
+    evaluated = memory.estimate(size, liger, tokens=4096, evaluates=True)
+    held = evaluated["activations"] + evaluated["logits"]
+    assert held == pytest.approx(4096 * 152064 * 10 / memory.GIB), "an evaluation makes them whole, without a gradient"
+    assert memory.estimate(size, plain, tokens=4096, evaluates=True) == memory.estimate(size, plain, tokens=4096)
+
+
+def test_what_is_moved_to_the_host_is_not_on_the_gpu() -> None:
+    size, plain = published("qwen2.5-7b", gradient_checkpointing=True, per_device_train_batch_size=1)
+    moved = replace(plain, extra={"use_unsloth_gc": True})
+    saved = memory.estimate(size, plain, tokens=4096)["activations"] - memory.estimate(size, moved, tokens=4096)["activations"]
+    assert saved == pytest.approx(27 * 4096 * 3584 * 2 / memory.GIB), "27 of 28 inputs of layers"
+
+
+def test_pure_bf16_holds_half_of_each_trained_parameter() -> None:
+    size, plain = published("llama2-7b", finetuning_type="full", gradient_checkpointing=True)
+    whole = replace(size, trainable=size.parameters)
+    pure = replace(plain, extra={"pure_bf16": True})
+    assert memory.estimate(whole, pure, tokens=8)["trained"] * 2 == memory.estimate(whole, plain, tokens=8)["trained"]
+    assert memory.estimate(whole, pure, tokens=1024)["total"] == pytest.approx(60, rel=memory.ERROR), "LLaMA-Factory's README"
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", gpu_memory.MODELS)
+def test_the_sizes_of_published_models_are_those_of_their_modules(name: str) -> None:
+    from transformers import LlamaConfig, Qwen2Config
+
+    one = gpu_memory.MODELS[name]
+    if one.fused:
+        pytest.skip("transformers does not have Qwen 1")
+    given = {
+        "hidden_size": one.hidden, "intermediate_size": one.mlp, "num_hidden_layers": one.layers, "num_attention_heads": one.heads,
+        "num_key_value_heads": one.kv_heads, "vocab_size": one.vocabulary, "tie_word_embeddings": one.tied,
+        "max_position_embeddings": one.longest,
+    }  # fmt: skip
+    model = memory.meta_model((Qwen2Config if one.biased else LlamaConfig)(**given))
+    assert memory.shape(model, gpu_memory.section(lora_rank=16), LINEAR) == one.shape(16)
+
+
+def test_the_document_holds_what_is_computed_now() -> None:
+    held = gpu_memory.DOCUMENT.read_text(encoding="utf-8").partition(gpu_memory.BEGIN)[2].partition(gpu_memory.END)[0]
+    assert held.strip() == gpu_memory.text().strip(), "python -m benchmarks.gpu_memory --write"
