@@ -15,7 +15,8 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 PORT ?= 5000
 SERVE := $(if $(shell command -v nvidia-smi || command -v /usr/lib/wsl/lib/nvidia-smi),serve-gpu,serve-cpu)
 SWEEP ?= learning_rate
-JOBS ?= 2
+# a worker for each GPU, and two if there is one or none: while one trains, the other prepares
+JOBS ?= $(shell n=$$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true); echo $$((n > 2 ? n : 2)))
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,7 +54,7 @@ page: .venv/ready  ## build reports/index.html from the results, experiments and
 	@python -m stages.report
 	@python -m stages.report --show
 
-sweep: .venv/ready  ## queue conf/sweep/$SWEEP.args and work it off with $JOBS workers (default: learning_rate, 2)
+sweep: .venv/ready  ## queue conf/sweep/$SWEEP.args and work it off with $JOBS workers (default: learning_rate, one a GPU)
 	@grep -v '^#' conf/sweep/$(SWEEP).args | xargs dvc exp run --queue
 	@dvc queue start -j $(JOBS)
 
