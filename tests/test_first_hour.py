@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.common import doctor, engine, gpus, lease, placement
+from stages.common import doctor, engine, gpus, lease, placement, serving
 from stages.common.commands import Command
 from stages.common.errors import PawlError
 from stages.common.lease import Lease, Wanted
@@ -41,9 +41,24 @@ def test_2_a_7b_model_in_the_default_engine_is_refused_before_it_fills_the_gpu(g
     gpu_machine(RTX4090)
     base = published("qwen2.5-7b", tmp_path)
     with pytest.raises(PawlError, match=r"needs 28\.5 GiB to be served in float32, and NVIDIA GeForce RTX 4090 has 24\.0") as error:
-        engine._split(settings("transformers", dtype="float32"), base, gpus.usable())
+        placement.split(settings("transformers", dtype="float32"), base, gpus.usable())
     assert "engine=vllm" in error.value.fix and "engine.dtype=bfloat16, which needs 14.3" in error.value.fix
-    assert engine._split(settings("transformers", dtype="bfloat16"), base, gpus.usable()) == Split(1)
+    assert placement.split(settings("transformers", dtype="bfloat16"), base, gpus.usable()) == Split(1)
+
+
+def test_2_it_is_refused_before_a_training_that_could_not_be_evaluated(gpu_machine: Make, tmp_path: Path) -> None:
+    base = published("qwen2.5-7b", tmp_path)
+    gpu_machine(RTX4090)
+    with pytest.raises(PawlError, match="to be served in float32") as error:
+        serving.check_serving(settings("transformers", dtype="float32"), base)
+    assert "engine=vllm" in error.value.fix
+    serving.check_serving(settings("vllm", dtype="bfloat16"), base)
+    with pytest.raises(PawlError, match="to be served"):
+        serving.check_serving(settings("vllm", dtype="bfloat16"), published("llama-3.3-70b", tmp_path))
+    for kind in ("external", "vllm_cpu"):
+        serving.check_serving(settings(kind, dtype="float32"), published("llama-3.3-70b", tmp_path))
+    gpu_machine()
+    serving.check_serving(settings("vllm", dtype="bfloat16"), base)  # it may train on a cluster; evaluation has its own word on it
 
 
 def test_2_a_model_that_fits_nowhere_is_advised_no_precision(tmp_path: Path) -> None:
@@ -63,7 +78,7 @@ def test_4_a_desktop_that_holds_a_part_of_the_card_leaves_the_rest_to_vllm(gpu_m
     gpu_machine(replace(RTX4090, free=21_000))
     base = published("qwen2.5-7b", tmp_path)
     (base / "chat_template.jinja").write_text("x")
-    chosen = engine._split(settings("vllm", dtype="bfloat16"), base, gpus.usable())
+    chosen = placement.split(settings("vllm", dtype="bfloat16"), base, gpus.usable())
     taken = lease.take(engine._wanted(settings("vllm"), chosen, gpus.usable()), "test")
     try:
         started: Command = engine._command(settings("vllm"), base, None, chosen, "python", True, 9100, taken)

@@ -15,7 +15,8 @@ STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages
 FOLDER = {name: spec["cmd"].split()[2].partition(".")[2] for name, spec in STAGES.items()}
 # errors, atomic writes, checks and locks do not shape a result: a change of theirs must not retrain a model
 PLUMBING = frozenset({"errors", "files", "config", "schema", "process", "leash", "doctor", "mistakes", "failure"})
-PLUMBING |= {"intact", "redaction", "secrets", "overrides", "keep", "compare", "gpus", "lease", "server_log", "hub", "detect", "parts"}
+PLUMBING |= {"intact", "redaction", "secrets", "overrides", "keep", "compare", "gpus", "lease", "server_log", "hub", "detect"}
+PLUMBING |= {"parts", "serving"}
 PLUMBING |= {"noise", "keys", "reports/base", "reports/noise"}
 
 

@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from stages.common import adapter as adapters
 from stages.common import placement, server, web
 from stages.common.commands import Command, command, engine_version, interpreter
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, main_root, read_json, sha256_folder, sha256_text
+from stages.common.files import ROOT, main_root, sha256_folder, sha256_text
 from stages.common.gpus import Card, alike, share, untried, usable
 from stages.common.lease import Lease, Wanted
 from stages.common.llm import api_key
@@ -84,7 +82,7 @@ def serve(
     model_dir = model_dir.resolve()
     weights = weights_sha256 or sha256_folder(model_dir, "*.safetensors")
     engine = copy.copy(engine)  # no dataclass where a stage loads only some of its keys
-    engine.dtype = _dtype(engine.dtype, model_dir)
+    engine.dtype = placement.precision(engine.dtype, model_dir)
     gpus = [] if engine.kind == "vllm_cpu" else alike(usable())
     if engine.kind == "vllm" and not gpus:
         raise PawlError(
@@ -99,7 +97,7 @@ def serve(
         "device": "cuda" if gpus else "cpu", "max_model_len": engine.max_model_len, "extra_args": list(engine.extra_args),
         "base_sha256": weights, "adapter_sha256": _tuned_sha256(adapter), "chat_template_sha256": sha256_text(chat_template(model_dir)),
     }  # fmt: skip
-    split = _split(engine, model_dir, gpus)
+    split = placement.split(engine, model_dir, gpus)
     invariant = engine.kind == "vllm" and engine.batch_invariant and all(card.capability >= _INVARIANT_FROM for card in gpus)
     if engine.kind == "vllm" and engine.batch_invariant and not invariant:
         print("evaluate: this GPU cannot compute answers independently of their batch: the same weights may answer a few items differently")
@@ -131,31 +129,11 @@ def serve(
             raise
 
 
-def _dtype(wanted: str, base: Path) -> str:
-    """The base's own precision for "auto": a merged model is stored in float32, and would be asked in another one than its base."""
-    if wanted != "auto" or not (base / "config.json").is_file():
-        return wanted
-    config = read_json(base / "config.json")
-    stored = str(config.get("dtype") or config.get("torch_dtype") or (config.get("text_config") or {}).get("dtype"))
-    return stored if stored in ("bfloat16", "float16", "float32") else wanted
-
-
 def _tuned_sha256(adapter: Path | None) -> str | None:
     """Hash of what was trained: an adapter's content, or the weights of a whole model."""
     if adapter is None:
         return None
     return adapters.sha256(adapter) if adapters.is_adapter(adapter) else sha256_folder(adapter, "*.safetensors")
-
-
-def _split(engine: Engine, model_dir: Path, gpus: list[Card]) -> placement.Split:
-    if engine.kind == "transformers":
-        room_gib = max((card.total_gib for card in gpus), default=psutil.virtual_memory().total / 2**30)
-        placement.check_whole(model_dir, engine.dtype, engine.max_model_len, room_gib, gpus[0].name if gpus else "this machine")
-        return placement.Split(min(1, len(gpus)))
-    return placement.choose(
-        model_dir, engine.dtype, [card.total_gib for card in gpus], engine.gpu_memory_utilization, engine.max_model_len,
-        engine.tensor_parallel, engine.nodes,
-    )  # fmt: skip
 
 
 def _wanted(engine: Engine, split: placement.Split, gpus: list[Card]) -> Wanted:

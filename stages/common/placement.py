@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from stages.common.errors import PawlError
 from stages.common.files import read_json
+from stages.common.gpus import Card
+from stages.common.schema import Engine
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _OVERHEAD_GIB = 1.5
@@ -27,6 +31,31 @@ class Split:
 
 
 CPU = Split(0)
+
+
+def precision(wanted: str, base: Path) -> str:
+    """The base's own precision for "auto": a merged model is stored in float32, and would be asked in another one than its base."""
+    if wanted != "auto" or not (base / "config.json").is_file():
+        return wanted
+    config = read_json(base / "config.json")
+    stored = str(config.get("dtype") or config.get("torch_dtype") or (config.get("text_config") or {}).get("dtype"))
+    return stored if stored in ("bfloat16", "float16", "float32") else wanted
+
+
+def split(engine: Engine, model_dir: Path, gpus: Sequence[Card]) -> Split:
+    """The split for these GPUs, or the CPU without any. `engine.dtype`: see `precision`.
+
+    Raises:
+        PawlError: the model does not fit, or cannot be split as wanted.
+    """
+    if engine.kind == "transformers":
+        room_gib = max((card.total_gib for card in gpus), default=psutil.virtual_memory().total / 2**30)
+        check_whole(model_dir, engine.dtype, engine.max_model_len, room_gib, gpus[0].name if gpus else "this machine")
+        return Split(min(1, len(gpus)))
+    return choose(
+        model_dir, engine.dtype, [card.total_gib for card in gpus], engine.gpu_memory_utilization, engine.max_model_len,
+        engine.tensor_parallel, engine.nodes,
+    )  # fmt: skip
 
 
 def choose(

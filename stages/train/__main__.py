@@ -28,6 +28,7 @@ from stages.common.keys import tracked
 from stages.common.models import base_model, fixed_arguments, with_template
 from stages.common.process import stage_lock
 from stages.common.schema import Evaluate, Launcher, Train
+from stages.common.serving import KEYS, check_serving
 from stages.train import checkpoints, result
 from stages.train.arguments import arguments
 from stages.train.known import REFUSED, check_extra
@@ -56,8 +57,9 @@ def main() -> None:
             print(to_json({"refused": error.fields()}), end="")
             raise
         return
-    untracked = [*(f"launcher.{name}" for name in vars(Launcher())), "engine.kind", "evaluate.think_close"]
+    untracked = [*(f"launcher.{name}" for name in vars(Launcher())), *KEYS, "evaluate.think_close"]
     with stage_lock("train"), load_params(*tracked("train"), untracked=untracked) as params:
+        check_serving(params.engine, base_model()[1])
         run(params.train, Launcher(**vars(params.launcher)), params.engine.kind, params.evaluate)
 
 
@@ -109,9 +111,10 @@ def check(overrides: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         path = Path(folder) / "params.yaml"
         path.write_text(compose(overrides), encoding="utf-8")
-        params = read_params("train", "launcher", "engine.kind", "evaluate", "data", "model", "judge", path=path)
+        params = read_params("train", "launcher", *KEYS, "evaluate", "data", "model", "judge", path=path)
         check_extra(params.train.extra)
         base, model = base_model()
+        check_serving(params.engine, model)
         launcher = placed(params.train, params.launcher)
         config = configuration(params.train, launcher, model, params.evaluate)
         os.environ |= environment(Path(folder), bool(config["use_cpu"]), params.train.parallel) | {"LLAMAFACTORY_VERBOSITY": "ERROR"}
