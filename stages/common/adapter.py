@@ -19,9 +19,14 @@ from stages.common import process
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, fresh_folder, main_root, read_json, sha256_file, sha256_text
 from stages.common.gpus import hide_gpu_packages
+from stages.common.machine import machine_gib
+from stages.common.placement import needed_gib
 
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vLLM's --max-lora-rank takes no other (vllm/config/lora.py, 0.32)
-_KEPT = 3  # merged models; each is as large as the base in float32
+_KEPT = 1
+"""Merged models that nobody serves; each is as large as the base in float32."""
+_WORKING_GIB = 1.5
+"""What merging holds beside the model: libraries, and the layer that is being merged."""
 _RECIPE = "1"  # raise it when the merge changes, so that old ones are not taken for new ones
 
 
@@ -78,6 +83,8 @@ def merged(base: Path, adapter: Path, weights_sha256: str, log: Path, meanwhile:
     with open(cache / f"{key}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two evaluations of one adapter: the second waits and finds it made
         if not (target / "config.json").is_file():
+            _forget_old(cache, 0)
+            _check_room(base, cache)
             print("merging the adapter into its base")
             with fresh_folder(target) as folder:
                 argv = [sys.executable, "-m", "stages.common.adapter", str(base), str(adapter), str(folder)]
@@ -85,14 +92,30 @@ def merged(base: Path, adapter: Path, weights_sha256: str, log: Path, meanwhile:
                 if process.run(argv, log=log, env=env, watch=meanwhile, poll_s=0.2):
                     raise PawlError(f"the adapter could not be merged:\n{process.tail(log, 1500)}", where=str(log))
         os.utime(target)
-        _forget_old(cache)
+        _forget_old(cache, _KEPT)
         fcntl.flock(lock, fcntl.LOCK_SH)  # in use: nobody forgets it
         yield target
 
 
-def _forget_old(cache: Path) -> None:
+def _check_room(base: Path, cache: Path) -> None:
+    """Refuse a merge that memory or disk cannot hold: in float32, 28 GiB for 7 billion parameters."""
+    config = read_json(base / "config.json")
+    model = needed_gib(base, config.get("text_config") or config, "float32", 0)
+    fix = "free some; or engine=vllm, which serves a plain LoRA adapter beside its base and merges nothing"
+    for what, needed, free in (
+        ("memory", model + _WORKING_GIB, machine_gib()),
+        (f"disk at {cache}", model, shutil.disk_usage(cache).free / 2**30),
+    ):
+        if needed > free:
+            raise PawlError(
+                f"to merge the adapter takes {needed:.1f} GiB of {what}, {free:.1f} GiB are free", where="models/adapter", fix=fix
+            )
+
+
+def _forget_old(cache: Path, kept: int) -> None:
+    """Remove merged models but the newest `kept`, and those that are served."""
     folders = [path for path in cache.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    for folder in sorted(folders, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+    for folder in sorted(folders, key=lambda path: -path.stat().st_mtime)[kept:]:
         with open(cache / f"{folder.name}.lock", "w", encoding="utf-8") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

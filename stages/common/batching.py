@@ -20,9 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stages.common.placement import fits_beside
+
 VERSION = "1"  # part of the fingerprint: raise it when this answers otherwise
 _GATHER_S = 0.02  # how long the first request of a batch waits for others
-_MODELS = 2  # kept in memory: a base and its fine-tuned model
+_MODELS = 2  # kept in memory, if they fit: a base and its fine-tuned model
 _SHARED = 16  # tokens that all prompts must begin with before reading them once pays
 _PADDED = {"cpu": 16_384, "cuda": 131_072}  # tokens of a batch with its padding: bounds the memory that reading the prompts takes
 
@@ -63,11 +65,7 @@ class Models:
         self.lock = threading.Lock()
 
     def get(self, folder: str) -> tuple[Any, Any]:
-        """Model and tokenizer of a folder.
-
-        Raises:
-            Refused: there is no model.
-        """
+        """Model and tokenizer of a folder. Raises Refused if there is no model."""
         with self.lock:
             if folder not in self.loaded:
                 if not (Path(folder) / "config.json").is_file():
@@ -75,11 +73,12 @@ class Models:
                 import torch
                 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-                while len(self.loaded) >= _MODELS:
+                while len(self.loaded) >= _MODELS or (self.loaded and not fits_beside(Path(folder), self.dtype, self.device)):
                     del self.loaded[next(iter(self.loaded))]
                 print(f"loading {folder}", flush=True)
                 dtype = "auto" if self.dtype == "auto" else getattr(torch, self.dtype)
-                model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+                straight = None if self.device == "cpu" else self.device  # onto the GPU, without a copy in the machine's memory
+                model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, device_map=straight)
                 self.loaded[folder] = model.to(self.device).eval(), AutoTokenizer.from_pretrained(folder)
             self.loaded[folder] = self.loaded.pop(folder)  # the last used is the last to go
             return self.loaded[folder]  # type: ignore[no-any-return]
@@ -150,8 +149,7 @@ def generate(model: Any, tokenizer: Any, batch: list[Request]) -> None:
 
 
 def choose(logits: Any, batch: list[Request], dice: list[Any]) -> list[int]:
-    """The next token of each row: the likeliest at temperature 0, else drawn by the row's own generator, so that who else is in the
-    batch does not matter. logits: [rows, vocabulary], float32."""
+    """The next token of each row: the likeliest at temperature 0, else drawn by its own generator. logits: [rows, vocabulary], float32."""
     import torch
 
     best = logits.argmax(-1).tolist()
