@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -52,7 +51,7 @@ _ENDED = re.compile(r"(?:[A-Za-z0-9+/=]{16,}(?:\s|\\[nr])+)+[A-Za-z0-9+/=]*-----
 
 def redact(text: str) -> str:
     """The text with every secret in it replaced by [removed]; the name before it, and the user of an address, stay."""
-    if known := _known(os.environ):
+    if known := _known(tuple(os.environ.items())):
         text = known.sub(REMOVED, text)
     if "PRIVATE KEY" in text:
         text = _ENDED.sub(REMOVED, _BEGUN.sub(REMOVED, _WHOLE.sub(REMOVED, text)))
@@ -89,15 +88,11 @@ def redact_file(path: Path) -> None:
             file.writelines(clean)
 
 
-def _known(environment: Mapping[str, str]) -> re.Pattern[str] | None:
-    """What matches the secrets of an environment, as they are, line by line, and as an address or JSON spells them."""
-    values = {value for name, value in environment.items() if _secret_name(name) and not _is_path(value)}
-    values |= {part for value in environment.values() for found in _WITH_PASSWORD.findall(value) for part in (found, unquote(found))}
-    return _matching(tuple(sorted(values)))
-
-
 @functools.lru_cache(maxsize=8)
-def _matching(values: tuple[str, ...]) -> re.Pattern[str] | None:
+def _known(environment: tuple[tuple[str, str], ...]) -> re.Pattern[str] | None:
+    """What matches the secrets of an environment, as they are, line by line, and as an address or JSON spells them."""
+    values = {value for name, value in environment if _secret_name(name) and not _is_path(value)}
+    values |= {part for _, value in environment for found in _WITH_PASSWORD.findall(value) for part in (found, unquote(found))}
     forms = {form for value in values for line in [value, *value.splitlines()] for form in (line.strip(), quote(line.strip(), safe=""))}
     forms |= {form.replace("\n", "\\n") for form in forms}
     long_enough = sorted((form for form in forms if len(form) >= SHORTEST), key=lambda form: (-len(form), form))

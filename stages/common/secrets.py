@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -39,13 +40,14 @@ def refuse_secrets(tree: Any, key: str = "") -> None:
     Raises:
         PawlError: names the key, and never the value.
     """
+    looks = functools.cache(looks_secret)  # most values of a configuration are the same few
     for name, value in _leaves(tree, key):
         last = name.rpartition(".")[2]
         if is_secret_name(last) and value not in (None, "", True, False):
             raise PawlError(f"{name} is named like a secret, and params.yaml is committed", where=name, fix=FIX)
-        if looks_secret(str(value)):
+        if looks(str(value)):
             raise PawlError(f"{name} looks like a secret, and params.yaml is committed", where=name, fix=FIX)
-        if looks_secret(last):
+        if looks(last):
             above = name.rpartition(".")[0]
             raise PawlError(f"a key in {above} looks like a secret, and params.yaml is committed", where=above, fix=FIX)
 

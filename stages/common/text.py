@@ -22,9 +22,11 @@ _LONGEST_SECRET = 4000
 def visible(value: object, limit: int = 2000) -> str:
     """Text of at most `limit` characters in which every blank is a space, every unseen character is shown as U+FFFD, and no secret is."""
     text = redact(str(value)[: limit + _LONGEST_SECRET])[: limit + 1]
-    text = "".join(
-        " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _UNSEEN and c not in _JOINERS else c for c in text
-    )
+    if not text.isprintable():  # nearly every text is, and then holds neither
+        text = "".join(
+            " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _UNSEEN and c not in _JOINERS else c
+            for c in text
+        )
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
