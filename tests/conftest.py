@@ -22,6 +22,16 @@ os.environ.update(
 # the last one: a stage that compiles its modules must not change its own dependencies
 for name in ("MLFLOW_TRACKING_URI", "DVC_ROOT", "PAWL_DEBUG", "PYTHONDONTWRITEBYTECODE"):
     os.environ.pop(name, None)
+sys.dont_write_bytecode = False  # pytest then keeps the modules that it has rewritten: 6 s for each worker
+os.fsync = lambda file: None  # what a test writes need not outlive a loss of power
+
+HEAVY = ("torch", "transformers", "datasets", "scipy.stats", "pandas", "mlflow", "ray", "opencompass", "llamafactory", "optuna")
+LOADED = pytest.StashKey[list[str]]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Which heavy libraries collecting has loaded: every worker collects every module."""
+    session.config.stash[LOADED] = [name for name in HEAVY if name in sys.modules]
 
 
 @pytest.fixture

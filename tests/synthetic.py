@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import csv
+import functools
 import io
 import json
 import random
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -101,6 +105,16 @@ def write_losses(path: Path, losses: Sequence[float], held_out: Sequence[float] 
 
 def write_run(root: Path, *, base: float = 0.1, tuned: float = 0.7, n: int = 100, seed: int = 1, runtime_s: float = 240.5) -> Path:
     """A whole run's reports under `root`/reports, as every stage before judge leaves them. Returns `root`."""
+    made = _made_run(base, tuned, n, seed, runtime_s)
+    shutil.copytree(made, root, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    return root
+
+
+@functools.cache
+def _made_run(base: float, tuned: float, n: int, seed: int, runtime_s: float) -> Path:
+    """The same, once for all tests of a process, to be copied: most of them change a few figures of one run."""
+    root = Path(tempfile.mkdtemp(prefix="pawl-run-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
     reports = root / "reports"
     write_items(root, n)
     for split, count in (("val", n), ("test", n)):

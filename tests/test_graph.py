@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from stages.common.files import ROOT
+from tests.conftest import LOADED
 
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 FOLDER = {name: spec["cmd"].split()[2].partition(".")[2] for name, spec in STAGES.items()}
@@ -203,3 +204,8 @@ def test_stage_modules_are_short() -> None:
     for path in [*modules("stages"), *modules("agent")]:
         limit = 150 if path.name == "__main__.py" else 300
         assert len(path.read_text(encoding="utf-8").splitlines()) <= limit, path
+
+
+def test_collecting_the_tests_loads_no_heavy_library(request: pytest.FixtureRequest) -> None:
+    """Seconds for each worker: a test that needs one imports it, or what imports it, when it runs."""
+    assert request.config.stash[LOADED] == []

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from datasets import Dataset
 
 from stages.build_benchmark.examples import shown
 
@@ -21,6 +20,8 @@ def config(template: str, *columns: str) -> dict[str, Any]:
 def among(
     template: str, rows: list[dict[str, str]], train: list[dict[str, str]] | None = None, shots: list[list[int]] | None = None
 ) -> Any:
+    from datasets import Dataset
+
     dataset = SimpleNamespace(test=Dataset.from_list(rows), train=Dataset.from_list(train or rows))
     return shown(config(template, *rows[0]), dataset, shots or [[] for _ in rows])
 

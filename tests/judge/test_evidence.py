@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 
 from stages.common.errors import PawlError
 from stages.common.looks import spend
@@ -57,6 +56,8 @@ def test_the_p_value_is_mcnemars_exact_one(wins, losses):
     candidate, incumbent = outcomes(wins, losses, ties=4)
     pooled = judged(candidate, incumbent)["pooled"]
     n = wins + losses
+    from scipy.stats import binomtest
+
     assert pooled["p_better"] == pytest.approx(binomtest(wins, n, alternative="greater").pvalue if n else 1, rel=1e-9)
     assert pooled["p_two_sided"] == pytest.approx(binomtest(wins, n).pvalue if n else 1, rel=1e-9)
     assert (pooled["candidate_only"], pooled["incumbent_only"], pooled["n"]) == (wins, losses, n + 4)

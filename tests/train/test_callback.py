@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
-from stages.train import callback
 from stages.train.arguments import arguments
 from tests.train.test_arguments import train
+
+
+def callback() -> Any:
+    """Loaded when a test runs: with it come torch and transformers."""
+    from stages.train import callback
+
+    return callback
 
 
 class Clock:
@@ -24,8 +30,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(callback, "time", found)
-    monkeypatch.setattr(callback, "seal", lambda folder: None)
+    monkeypatch.setattr(callback(), "time", found)
+    monkeypatch.setattr(callback(), "seal", lambda folder: None)
     return found
 
 
@@ -36,7 +42,7 @@ def arguments_of(folder: Path, **changes: Any) -> Any:
 
 def saved_steps(clock: Clock, folder: Path, *, save_s: float, evaluation_s: float = 0.0, **changes: Any) -> list[int]:
     """The steps of 1 to 100, of a second each and each wished to be saved, that are."""
-    watch, args, found = callback.Watch(folder), arguments_of(folder, **changes), []
+    watch, args, found = callback().Watch(folder), arguments_of(folder, **changes), []
     for step in range(1, 101):
         clock.now += 1.0
         state, control = SimpleNamespace(global_step=step, max_steps=1000), SimpleNamespace(should_save=True)
@@ -84,13 +90,13 @@ class Params4bit:
 
 @pytest.mark.parametrize("itemsize", [1, 2, 4])
 def test_weights_in_four_bits_are_counted_whatever_they_are_stored_in(itemsize: int) -> None:
-    assert callback._count(Params4bit(4096, itemsize)) == 4096
-    assert callback._count(SimpleNamespace(numel=lambda: 7)) == 7
-    assert callback._count(SimpleNamespace(numel=lambda: 0, ds_numel=9)) == 9
+    assert callback()._count(Params4bit(4096, itemsize)) == 4096
+    assert callback()._count(SimpleNamespace(numel=lambda: 7)) == 7
+    assert callback()._count(SimpleNamespace(numel=lambda: 0, ds_numel=9)) == 9
 
 
 def test_tokens_of_packed_rows_that_do_not_see_each_other_are_not_counted() -> None:
     """Their mask holds minus infinity, and the trainer would add it up."""
     packed = arguments(train(extra={"neat_packing": True}), model="m", data="d", output="o", use_cpu=True)
     plain = arguments(train(), model="m", data="d", output="o", use_cpu=True)
-    assert not callback._counted(SimpleNamespace(**packed)) and callback._counted(SimpleNamespace(**plain))
+    assert not callback()._counted(SimpleNamespace(**packed)) and callback()._counted(SimpleNamespace(**plain))
