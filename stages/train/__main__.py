@@ -30,9 +30,9 @@ from stages.common.process import stage_lock
 from stages.common.schema import Evaluate, Launcher, Train
 from stages.common.serving import KEYS, check_serving
 from stages.train import checkpoints, result
-from stages.train.arguments import arguments
+from stages.train.arguments import arguments, separate
 from stages.train.known import REFUSED, check_extra
-from stages.train.launch import devices, environment, launch, placed, wanted
+from stages.train.launch import devices, environment, launch, placed, resumed, wanted
 from stages.train.losses import losses_csv, trainer_state
 from stages.train.rows import count_rows, has_eval, rebuilt
 
@@ -69,18 +69,19 @@ def run(train: Train, launcher: Launcher, engine: str, evaluate: Evaluate) -> No
     launcher = placed(train, launcher)
     config = configuration(train, launcher, model, evaluate)
     shape = vars(launcher) | {"workers": launcher.workers or devices(train, launcher)}  # with fewer GPUs it is another training
-    key = partial(checkpoints.key, config, DATA, base, shape, evaluate.template)
-    name = key()
-    with checkpoints.work_folder(name, launcher.storage) as folder:
+    made_of = partial(checkpoints.made_of, config, DATA, base, shape, evaluate.template)
+    name = checkpoints.key(begun := made_of())
+    with checkpoints.work_folder(name, "" if launcher.node_rank else launcher.storage) as folder:
         print(f"train: {base['name']}, {train.stage}, {train.finetuning_type} on {'CPU' if config['use_cpu'] else 'GPU'}")
-        config |= {"output_dir": str(folder)}
+        config |= {"output_dir": str(checkpoints.place(name, launcher.storage))}
+        config = resumed(config, train, launcher, begun)
         done = launch(config, train, launcher, folder, engine=engine, served=served(model, evaluate), timeout_s=launcher.timeout_h * 3600)
         for warning in done.preflight["warnings"]:
             print(f"train: warning: {warning}", file=sys.stderr)
         if launcher.node_rank:
             print("train: this node has done its part; the result is on the node of rank 0")
             return
-        if key() != name:  # load_params sees only the modules of this process, not the trainer's
+        if checkpoints.key(made_of()) != name:  # load_params sees only the modules of this process, not the trainer's
             fix = "its result does not count, since DVC would record it under what it finds now: run 'dvc repro' again"
             raise PawlError("edited while this stage ran", where=f"{DATA} or stages/train", fix=fix)
         state = trainer_state(folder)
@@ -96,7 +97,7 @@ def configuration(train: Train, launcher: Launcher, model: Path, evaluate: Evalu
     return arguments(
         train, model=str(trained), data=str(DATA.absolute()), output=".pawl/train", use_cpu=not devices(train, launcher),
         has_eval=has_eval(DATA), distributed=launcher.kind != "local",
-        checkpoint_steps=launcher.checkpoint_steps if launcher.nodes == 1 else 0, rows=count_rows(DATA),
+        checkpoint_steps=0 if separate(launcher) else launcher.checkpoint_steps, rows=count_rows(DATA),
         processes=(launcher.workers or devices(train, launcher) or 1) * launcher.nodes, template=evaluate.template,
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from stages.common.schema import Train
+from stages.common.schema import Launcher, Train
 
 DATASET = "train"
 EVAL_DATASET = "eval"
@@ -153,11 +153,16 @@ def micro_steps(train: Train, use_cpu: bool) -> int:
     return max(0, train.micro_steps)
 
 
-def resumable(train: Train, nodes: int = 1) -> bool:
+def separate(launcher: Launcher) -> bool:
+    """Whether torchrun's nodes see no folder in common, so that each has only what its own processes save."""
+    return launcher.nodes > 1 and not launcher.storage
+
+
+def resumable(train: Train, apart: bool = False) -> bool:
     """Whether a training goes on from a checkpoint: LLaMA-Factory 0.9.5 does not where it trains a value head, nor where it will convert a
-    PiSSA adapter, whose starting point it takes from the weights that it finds when training begins. And torchrun's nodes have a checkout
-    each, of which only that of rank 0 has checkpoints: the others would start at step 0, with other optimizer states and other rows."""
-    return train.stage != "rm" and not train.pissa_init and nodes == 1
+    PiSSA adapter, whose starting point it takes from the weights that it finds when training begins. And of nodes that are `apart` only
+    that of rank 0 has checkpoints: the others would start at step 0, with other optimizer states and other rows."""
+    return train.stage != "rm" and not train.pissa_init and not apart
 
 
 def saving(train: Train, checkpoint_steps: int) -> dict[str, Any]:

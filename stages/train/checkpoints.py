@@ -27,9 +27,11 @@ _KEPT = 2
 """Unfinished trainings whose checkpoints are kept beside the present one."""
 
 
-def key(config: dict[str, Any], data: Path, base: dict[str, Any], launcher: dict[str, Any], template: dict[str, Any] | None = None) -> str:
-    """Names a training by everything that shapes it. `template`: the arguments of the chat template."""
-    told = {
+def made_of(
+    config: dict[str, Any], data: Path, base: dict[str, Any], launcher: dict[str, Any], template: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Everything that shapes a training. `template`: the arguments of the chat template."""
+    return {
         "config": {name: value for name, value in config.items() if name not in _OURS},
         "data": sha256_folder(data),
         "base": [base["files"], base.get("date", "")],
@@ -38,7 +40,16 @@ def key(config: dict[str, Any], data: Path, base: dict[str, Any], launcher: dict
         "code": sha256_folder(Path(__file__).parent, "*.py"),
         "versions": {name: importlib.metadata.version(name) for name in _SHAPE_THE_RESULT},
     }
+
+
+def key(told: dict[str, Any]) -> str:
+    """Names a training by what it is made of."""
     return sha256_text(json.dumps(told, sort_keys=True))[:20]
+
+
+def place(name: str, storage: str = "") -> Path:
+    """Where the checkpoints of a training lie: in a folder that every node sees, or in .pawl."""
+    return (Path(storage) if storage else main_root() / ".pawl").absolute() / "train" / name
 
 
 @contextmanager
@@ -48,8 +59,8 @@ def work_folder(name: str, storage: str = "") -> Iterator[Path]:
     Raises:
         PawlError: the same training is under way (another clone of this repository, another worker of a queue).
     """
-    root = (Path(storage) if storage else main_root() / ".pawl").absolute() / "train"
-    folder = root / name
+    folder = place(name, storage)
+    root = folder.parent
     folder.mkdir(parents=True, exist_ok=True)
     with open(root / f"{name}.lock", "a", encoding="utf-8") as lock:
         try:

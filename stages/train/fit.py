@@ -9,7 +9,7 @@ from typing import Any
 
 from stages.common.schema import Launcher, Train
 from stages.train import memory, room
-from stages.train.arguments import resumable
+from stages.train.arguments import resumable, separate
 from stages.train.known import refuse
 
 
@@ -100,7 +100,7 @@ def check_disk(model: Any, train: Train, targets: list[str], launcher: Launcher,
     size = memory.shape(model, train, targets)
     saved = size.parameters if train.finetuning_type in ("full", "freeze") else size.trainable
     one = (saved * 4 + size.trainable * 8) / memory.GIB
-    wanted = (3 * one if launcher.checkpoint_steps and resumable(train, launcher.nodes) else 0) + 2 * saved * 4 / memory.GIB
+    wanted = (3 * one if launcher.checkpoint_steps and resumable(train, separate(launcher)) else 0) + 2 * saved * 4 / memory.GIB
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free / memory.GIB
     if wanted > free:

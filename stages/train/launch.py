@@ -24,8 +24,9 @@ from stages.common.lease import Wanted, leased
 from stages.common.schema import Launcher, Train
 from stages.train import checkpoints
 from stages.train import log as logs
-from stages.train.arguments import FSDP, micro_steps, resumable
+from stages.train.arguments import FSDP, micro_steps, resumable, separate
 from stages.train.cluster import SAID, cluster_gpus, lost_peer
+from stages.train.meeting import meet
 
 LOG = Path(".pawl/logs/train.log")
 
@@ -63,13 +64,13 @@ def launch(
     """Preflight, micro run and training, each line of progress printed as the trainer logs one.
 
     Args:
-        folder: of this training alone, with the checkpoints of an attempt that was killed, from the last of which it goes on.
+        folder: of this training on this node alone.
         engine, served: what serves the result, and how it will be asked (preflight.check).
 
     Raises:
         PawlError: refused (exit code 3), failed, killed, or longer than `timeout_s` seconds: the root cause and the likely fix.
     """
-    resume = checkpoints.last_whole(folder) if resumable(train, launcher.nodes) else None
+    resume = config.get("resume_from_checkpoint")
     for path in folder.iterdir():
         if path.is_dir() and not (resume and path.name.startswith("checkpoint-")):
             shutil.rmtree(path)
@@ -77,8 +78,7 @@ def launch(
             path.unlink()
     LOG.unlink(missing_ok=True)
     if resume:
-        print(f"train: goes on from step {resume.name.rpartition('-')[2]}, where an earlier attempt was ended")
-        config = config | {"resume_from_checkpoint": str(resume)}
+        print(f"train: goes on from step {resume.rpartition('-')[2]}, where an earlier attempt was ended")
     progress, micro = _Progress(folder), micro_steps(train, bool(config["use_cpu"])) > 0
     with leased(wanted(launcher, bool(config["use_cpu"])), "train") as gpus:
         begun = time.monotonic()
@@ -95,6 +95,15 @@ def launch(
     progress()  # what came after the last look
     figures = read_json(folder / "figures.json") if launcher.node_rank == 0 else {}
     return Run(time.monotonic() - begun, peak_gib(), figures, read_json(folder / "preflight.json"))
+
+
+def resumed(config: dict[str, Any], train: Train, launcher: Launcher, made_of: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with the checkpoint of an earlier attempt to go on from, if there is one and the nodes agree on it."""
+    saved = Path(config["output_dir"])
+    last = checkpoints.last_whole(saved, remove_broken=not launcher.node_rank) if resumable(train, separate(launcher)) else None
+    if launcher.nodes > 1:
+        last = meet(launcher, made_of, saved, last, launcher.timeout_h * 3600)
+    return config | ({"resume_from_checkpoint": str(last)} if last else {})
 
 
 def devices(train: Train, launcher: Launcher) -> int:

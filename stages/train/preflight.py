@@ -13,7 +13,7 @@ from stages.common.errors import PawlError
 from stages.common.files import read_json
 from stages.common.schema import Launcher, Train
 from stages.train import memory
-from stages.train.arguments import micro_steps, resumable, steps
+from stages.train.arguments import micro_steps, resumable, separate, steps
 from stages.train.combinations import check_combinations
 from stages.train.fit import check_disk, check_memory, gpus, processes
 from stages.train.known import argument_types, check_extra, check_types, refuse
@@ -79,9 +79,10 @@ def check(
         model, train, targets, launcher, longest, gpu=not config["use_cpu"], free_gib=free_gib, evaluates=evaluates
     )  # fmt: skip
     checkpoints = check_disk(model, train, targets, launcher, Path(config["output_dir"]))
-    if not resumable(train, launcher.nodes) and launcher.checkpoint_steps:
-        kind = "kind of training" if launcher.nodes == 1 else "training, whose nodes have a folder each"
-        warnings.append(f"LLaMA-Factory cannot resume this {kind}: no checkpoints are kept, and a killed run starts again")
+    if launcher.checkpoint_steps and not resumable(train):
+        warnings.append("LLaMA-Factory cannot resume this kind of training: no checkpoints are kept, and a killed run starts again")
+    elif launcher.checkpoint_steps and separate(launcher):
+        warnings.append("no checkpoints are kept, and a killed run starts again: set launcher.storage to a folder that every node sees")
     return {
         "config": config, "memory": need, "warnings": [*warnings, *more], "longest_tokens": longest, "checkpoint_gib": checkpoints,
         "rows": rows.train, "eval_rows": rows.held_out,

@@ -12,7 +12,7 @@ from stages.common.config import compose, read_params
 from stages.common.errors import PawlError
 from stages.common.schema import Launcher, Train
 from stages.train import __main__ as stage
-from stages.train.arguments import DECIDES_OTHERS, RENAMED, SYSTEM, arguments, resumable
+from stages.train.arguments import DECIDES_OTHERS, RENAMED, SYSTEM, arguments, resumable, separate
 from stages.train.known import check_extra, check_types
 
 
@@ -137,11 +137,11 @@ def test_what_cannot_be_resumed_keeps_no_checkpoints(changes: dict[str, Any], ca
     assert (config(section, checkpoint_steps=5)["save_strategy"] == "steps") is can
 
 
-def test_several_nodes_keep_no_checkpoints_since_only_the_first_would_go_on_from_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_nodes_keep_checkpoints_if_all_of_them_see_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "has_eval", lambda data: False)
-    for nodes, saves in ((1, "steps"), (2, "no")):
-        launcher = Launcher(kind="torchrun", workers=1, nodes=nodes, checkpoint_steps=5)
-        assert resumable(train(), nodes) is (nodes == 1)
+    for nodes, storage, saves in ((1, "", "steps"), (2, "", "no"), (2, "/shared", "steps")):
+        launcher = Launcher(kind="torchrun", workers=1, nodes=nodes, storage=storage, checkpoint_steps=5)
+        assert resumable(train(), separate(launcher)) is (saves == "steps")
         assert stage.configuration(train(), launcher, Path("m"), read_params("evaluate").evaluate)["save_strategy"] == saves
 
 

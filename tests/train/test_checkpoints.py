@@ -73,7 +73,7 @@ LAUNCHER = {"kind": "local", "workers": 1, "nodes": 1, "timeout_h": 5.0}
 
 def key(tmp_path: Path, config: dict[str, Any] = CONFIG, base: Any = BASE, launcher: Any = LAUNCHER, rows: str = "x") -> str:
     (tmp_path / "train.jsonl").write_text(rows)
-    return checkpoints.key(config, tmp_path, base, launcher)
+    return checkpoints.key(checkpoints.made_of(config, tmp_path, base, launcher))
 
 
 def test_only_what_shapes_the_result_names_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

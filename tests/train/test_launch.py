@@ -262,7 +262,8 @@ def test_what_cannot_be_resumed_does_not_go_on_from_a_checkpoint_that_lies_there
     for section, goes_on in ((train(), True), (train(pissa_init=True), False)):
         folder = tmp_path / str(goes_on)
         saved(folder, 3)
-        launch.launch({"use_cpu": True}, section, launcher(folder=tmp_path), folder, engine="transformers", served=SERVED, timeout_s=9)
+        config = launch.resumed({"use_cpu": True, "output_dir": str(folder)}, section, launcher(folder=tmp_path), {})
+        launch.launch(config, section, launcher(folder=tmp_path), folder, engine="transformers", served=SERVED, timeout_s=9)
         assert ("resume_from_checkpoint" in begun[-1]) is goes_on is (folder / "checkpoint-3").exists()
 
 

@@ -94,7 +94,7 @@ class Launcher:
         workers: processes on each node; 0: one for each GPU.
         nodes, node_rank, master_addr, master_port: torchrun on several machines, started on each of them (torch's own names).
         address: ray: of a running cluster (host:port, or auto); empty starts one on this machine.
-        storage: ray: a folder that all nodes see, for checkpoints; empty: this working tree's .pawl.
+        storage: a folder that all nodes see, for checkpoints; empty: this working tree's .pawl, or none on several nodes of torchrun.
         max_failures: ray: how often a failed worker group is started again from its last checkpoint.
         checkpoint_steps: a checkpoint that a killed training goes on from, every so many steps (seldomer if saving is slow); 0: none.
         timeout_h: a longer training, data stage or evaluation is stopped.
