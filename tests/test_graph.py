@@ -202,7 +202,7 @@ def test_every_stage_worth_caching_is_run_cached() -> None:
 
 def test_stage_modules_are_short() -> None:
     for path in [*modules("stages"), *modules("agent")]:
-        limit = 150 if path.name == "__main__.py" else 300
+        limit = 200 if path.name == "__main__.py" else 400
         assert len(path.read_text(encoding="utf-8").splitlines()) <= limit, path
 
 

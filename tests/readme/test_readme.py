@@ -255,8 +255,8 @@ def test_every_command_of_the_agent_explains_itself_with_an_example(capsys):
 def test_an_error_is_one_screen_without_a_traceback_unless_asked(tmp_path):
     for name in ("conf", "stages"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "dvc.yaml").write_text("")
-    shutil.copy(ROOT / "params.yaml", tmp_path)
+    for name in ("dvc.yaml", "params.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
     for debug in ("", "1"):
         done = subprocess.run(
             [sys.executable, "-m", "stages.track"], cwd=tmp_path, capture_output=True, text=True, env={"PATH": "", "PAWL_DEBUG": debug}
