@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stages.common import adapter as adapters
 from stages.common.files import ROOT, read_json, read_jsonl, write_json, write_jsonl
 from stages.common.reports.evaluation import Answer, read_rows
-from stages.common.server import free_port
+from stages.evaluate.serve import adapter as adapters
+from stages.evaluate.serve.server import free_port
 
 TASKS = ("chain_sum", "word_sequence_reversal")
 CONFIG = """
@@ -68,7 +68,7 @@ STRIP = "def strip(text):\n    return text.strip()\n"
 def served(folder: Path, model: Path, log: str) -> Iterator[str]:
     """A server of this model alone; its URL."""
     port = free_port()
-    argv = [sys.executable, "-m", "stages.common.batching", "--port", str(port), "--dtype", "float32", "--device", "cpu"]
+    argv = [sys.executable, "-m", "stages.evaluate.serve.batching", "--port", str(port), "--dtype", "float32", "--device", "cpu"]
     with open(folder / log, "wb") as out:
         server = subprocess.Popen(
             [*argv, "--max-model-len", "1024", "--model", str(model)], cwd=ROOT, stdout=out, stderr=out,

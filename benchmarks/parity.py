@@ -16,10 +16,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from stages.common import adapter as adapters
-from stages.common import engine, llm
+from stages.common import llm
 from stages.common.files import ROOT, read_json, read_jsonl, write_json
 from stages.common.schema import LLM, Engine
+from stages.evaluate.serve import adapter as adapters
+from stages.evaluate.serve import engine
 
 TASKS = ("chain_sum", "word_sequence_reversal")
 

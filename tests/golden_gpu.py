@@ -26,13 +26,14 @@ from typing import Any
 
 import pytest
 
-from stages.common import doctor, engine, lease, server
-from stages.common.commands import Command
+from stages.common import doctor, lease
 from stages.common.config import compose, read_params
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, read_json, to_json, write_json
 from stages.common.lease import Wanted
 from stages.common.schema import Config
+from stages.evaluate.serve import engine, server
+from stages.evaluate.serve.commands import Command
 from stages.train import launch
 from tests import gpu_machines
 from tests.train.rows import write_data

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from stages.common import doctor, engine, gpus, lease, placement, serving
-from stages.common.commands import Command
+from stages.common import doctor, gpus, lease, placement, serving
 from stages.common.errors import PawlError
 from stages.common.lease import Lease, Wanted
 from stages.common.placement import Split
-from tests.common.test_engine import settings, value
+from stages.evaluate.serve import engine
+from stages.evaluate.serve.commands import Command
 from tests.common.test_gpus import published
 from tests.conftest import ROOT
+from tests.evaluate.serve.test_engine import settings, value
 from tests.gpu_machines import OLD_DRIVER, RTX4090, Make
 
 

@@ -16,7 +16,7 @@ STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages
 FOLDER = {name: spec["cmd"].split()[2].partition(".")[2] for name, spec in STAGES.items()}
 # errors, atomic writes, checks and locks do not shape a result: a change of theirs must not retrain a model
 PLUMBING = frozenset({"errors", "files", "config", "schema", "process", "leash", "doctor", "mistakes", "failure"})
-PLUMBING |= {"intact", "redaction", "secrets", "overrides", "keep", "compare", "gpus", "lease", "server_log", "hub", "detect"}
+PLUMBING |= {"intact", "redaction", "secrets", "overrides", "keep", "compare", "gpus", "lease", "hub", "detect"}
 PLUMBING |= {"machine", "parts", "serving"}
 PLUMBING |= {"noise", "keys", "reports/base", "reports/noise"}
 

@@ -15,7 +15,6 @@ import psutil
 from stages.common.errors import PawlError
 from stages.common.files import read_json
 from stages.common.gpus import Card
-from stages.common.machine import machine_gib
 from stages.common.schema import Engine
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -127,19 +126,6 @@ def _as_wanted(config: dict[str, Any], wanted: int, gpus: int, nodes: int) -> Sp
             f"the model cannot be split over {wanted} GPUs: {reason}", where="engine.tensor_parallel", fix="set engine.tensor_parallel=auto"
         )
     return Split(wanted, gpus // wanted if nodes == 1 else 1)
-
-
-def fits_beside(folder: Path, dtype: str, device: str) -> bool:
-    """Whether a model fits into what is free now, beside others that are in memory."""
-    config = read_json(folder / "config.json")
-    if device == "cpu":
-        free_gib = machine_gib()
-    else:
-        import torch
-
-        torch.cuda.empty_cache()
-        free_gib = torch.cuda.mem_get_info()[0] / 2**30
-    return needed_gib(folder, config.get("text_config") or config, dtype, 0) <= free_gib
 
 
 def obstacle(config: dict[str, Any], count: int) -> str:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from stages.common import llm
-from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
 from stages.common.files import sha256_text
 from stages.common.gpus import visible
 from stages.common.replies import Replies, key_of, remove
 from stages.common.schema import LLM, Engine, Evaluate
 from stages.common.scoring import Task
+from stages.evaluate.serve.engine import Endpoint
 
 _KEPT_S = 7 * 24 * 3600
 _EVERY_S = 5.0

@@ -11,16 +11,17 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from stages.common import details, engine, llm, scoring
+from stages.common import details, llm, scoring
 from stages.common.files import ROOT, sha256_text
 from stages.common.replies import key_of, remove
 from stages.common.reports.evaluation import Answer, EvalSummary, Oddities, Summary, Unanswered
 from stages.common.reports.test_results import TestSummary
 from stages.common.schema import Config
 from stages.common.scoring import Scorer, Task
-from stages.common.server import ServerDiedError
 from stages.common.verdicts import Score, Verdicts, beside
 from stages.evaluate import benchmark, infer, judged, sandbox, score
+from stages.evaluate.serve import engine
+from stages.evaluate.serve.server import ServerDiedError
 from stages.evaluate.summary import summarize
 from stages.evaluate.think import Thinking
 

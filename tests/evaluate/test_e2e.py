@@ -67,7 +67,7 @@ def test_a_merged_model_computes_what_its_adapter_computes(kind: str, tmp_path: 
     from peft import LoraConfig, PeftModel, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    from stages.common import adapter as adapters
+    from stages.evaluate.serve import adapter as adapters
     from stages.fetch_model import tiny
 
     base, adapter = tmp_path / "base", tmp_path / "adapter"

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from stages.common import llm, scoring
-from stages.common.engine import Endpoint
 from stages.common.errors import PawlError
 from stages.common.files import sha256_file, sha256_text, write_json, write_jsonl
 from stages.common.items import item_id
 from stages.common.reports.evaluation import Answer, read_rows
 from stages.common.schema import LLM, Engine, Evaluate
-from stages.common.server import ServerDiedError
 from stages.evaluate import __main__ as stage
 from stages.evaluate import benchmark, infer, results
+from stages.evaluate.serve.engine import Endpoint
+from stages.evaluate.serve.server import ServerDiedError
 from tests.evaluate.test_score import AccwithDetailsEvaluator
 from tests.fake_server import FakeServer
 

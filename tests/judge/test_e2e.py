@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from stages.common import engine
 from stages.common.chat import structured
 from stages.common.files import ROOT
 from stages.common.schema import LLM, Engine
+from stages.evaluate.serve import engine
 from stages.fetch_model import tiny
 from tests.judge.conftest import judge_run
 from tests.synthetic import write_items, write_run

@@ -1,6 +1,6 @@
 """Serve causal language models behind an OpenAI-compatible endpoint, many requests at once: the engine `transformers`.
 
-python -m stages.common.batching --port 9100 --dtype float32 --device cpu --max-model-len 1024 [--max-batch 32]
+python -m stages.evaluate.serve.batching --port 9100 --dtype float32 --device cpu --max-model-len 1024 [--max-batch 32]
 
 A request names its model by folder, so that one server answers for a base model and for what was made of it. Requests that wait are
 generated together: what all prompts begin with is read once, finished rows leave the batch, and each row samples with its own seed.
@@ -20,7 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stages.common.placement import fits_beside
+from stages.common.files import read_json
+from stages.common.machine import machine_gib
+from stages.common.placement import needed_gib
 
 VERSION = "1"  # part of the fingerprint: raise it when this answers otherwise
 _GATHER_S = 0.02  # how long the first request of a batch waits for others
@@ -82,6 +84,19 @@ class Models:
                 self.loaded[folder] = model.to(self.device).eval(), AutoTokenizer.from_pretrained(folder)
             self.loaded[folder] = self.loaded.pop(folder)  # the last used is the last to go
             return self.loaded[folder]  # type: ignore[no-any-return]
+
+
+def fits_beside(folder: Path, dtype: str, device: str) -> bool:
+    """Whether a model fits into what is free now, beside others that are in memory."""
+    config = read_json(folder / "config.json")
+    if device == "cpu":
+        free_gib = machine_gib()
+    else:
+        import torch
+
+        torch.cuda.empty_cache()
+        free_gib = torch.cuda.mem_get_info()[0] / 2**30
+    return needed_gib(folder, config.get("text_config") or config, dtype, 0) <= free_gib
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> set[int]:
@@ -283,7 +298,7 @@ def parse(body: dict[str, Any], tokenizer: Any, max_model_len: int, done: Callab
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m stages.common.batching", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m stages.evaluate.serve.batching", description=__doc__)
     parser.add_argument("--model", default="", help="a folder to load before the server is ready")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)

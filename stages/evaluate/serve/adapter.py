@@ -1,6 +1,8 @@
 """A LoRA adapter: its identity, its rank, and the model that it makes of its base when the two are merged.
 
-python -m stages.common.adapter BASE ADAPTER TARGET            merge into the empty folder TARGET (a process of its own: it needs memory)
+python -m stages.evaluate.serve.adapter BASE ADAPTER TARGET
+
+The command merges into the empty folder TARGET. It is a process of its own, since it needs memory.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def merged(base: Path, adapter: Path, weights_sha256: str, log: Path, meanwhile:
             _check_room(base, cache)
             print("merging the adapter into its base")
             with fresh_folder(target) as folder:
-                argv = [sys.executable, "-m", "stages.common.adapter", str(base), str(adapter), str(folder)]
+                argv = [sys.executable, "-m", "stages.evaluate.serve.adapter", str(base), str(adapter), str(folder)]
                 env = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
                 if process.run(argv, log=log, env=env, watch=meanwhile, poll_s=0.2):
                     raise PawlError(f"the adapter could not be merged:\n{process.tail(log, 1500)}", where=str(log))

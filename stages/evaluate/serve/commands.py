@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from stages.common import adapter as adapters
-from stages.common import batching
 from stages.common.errors import PawlError
 from stages.common.files import main_root
 from stages.common.models import date_of
 from stages.common.placement import Split
 from stages.common.schema import Engine
+from stages.evaluate.serve import adapter as adapters
+from stages.evaluate.serve import batching
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,16 @@ def command(
     address = ["--host", "127.0.0.1", "--port", str(port)]
     env = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
     if engine.kind == "transformers":
-        argv = [python, "-m", "stages.common.batching", *address, "--dtype", engine.dtype, "--device", "cuda" if split.tensor else "cpu"]
+        argv = [
+            python,
+            "-m",
+            "stages.evaluate.serve.batching",
+            *address,
+            "--dtype",
+            engine.dtype,
+            "--device",
+            "cuda" if split.tensor else "cpu",
+        ]
         argv += ["--max-model-len", str(engine.max_model_len), "--model", str(model_dir)]
         if not split.tensor:
             env["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads made it 7 times slower on a machine with other work

@@ -1,6 +1,6 @@
 """Processes that serve a model: started, awaited, watched, stopped; of one evaluation alone, or shared by all of a run.
 
-python -m stages.common.server STATE           keeps a shared server (`shared` starts it)
+python -m stages.evaluate.serve.server STATE           keeps a shared server (`shared` starts it)
 
 A shared server belongs to the runs that asked for it (their `dvc repro`): a keeper process holds it while one of them lives or an
 evaluation uses it, and ends it when neither is so, when it was idle for its time, when another server is wanted in its place, or, on
@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from stages.common import process
-from stages.common.commands import Command
 from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, write_json
 from stages.common.lease import Lease, Wanted, exclusive, leased, take
 from stages.common.redaction import redact_file
-from stages.common.server_log import last_words
+from stages.evaluate.serve.commands import Command
+from stages.evaluate.serve.server_log import last_words
 
 _POLL_S = 0.25
 _LOCKS = Path("/proc/locks")
@@ -234,7 +234,7 @@ def _start_keeper(name: str, state: Path, log: Path, lease: Lease) -> None:
     """Start a keeper and wait until it holds its lock, so that from then on its end can be seen."""
     with open(log, "ab") as file:
         keeper = subprocess.Popen(
-            [sys.executable, "-m", "stages.common.server", str(state)], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+            [sys.executable, "-m", "stages.evaluate.serve.server", str(state)], stdin=subprocess.DEVNULL, stdout=file, stderr=file,
             start_new_session=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, pass_fds=lease.descriptors(),
         )  # fmt: skip
     lease.note(f"{name} server", keeper.pid, serves=state)

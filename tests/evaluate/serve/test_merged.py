@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from stages.common import adapter as adapters
-from stages.common import batching, placement
 from stages.common.errors import PawlError
-from tests.common.test_engine import make_adapter, write_tensors
+from stages.evaluate.serve import adapter as adapters
+from stages.evaluate.serve import batching
 from tests.common.test_gpus import published
+from tests.evaluate.serve.test_engine import make_adapter, write_tensors
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def test_one_merged_model_is_kept_and_those_that_are_served(tmp_path: Path, mach
 def test_a_second_model_stays_in_memory_only_if_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = published("qwen2.5-7b", tmp_path)
     for free, fits in ((29.0, True), (28.0, False)):
-        monkeypatch.setattr(placement, "machine_gib", lambda free=free: free)
-        assert placement.fits_beside(folder, "float32", "cpu") is fits
-        assert placement.fits_beside(folder, "bfloat16", "cpu")
+        monkeypatch.setattr(batching, "machine_gib", lambda free=free: free)
+        assert batching.fits_beside(folder, "float32", "cpu") is fits
+        assert batching.fits_beside(folder, "bfloat16", "cpu")
 
 
 @pytest.mark.parametrize(("fits", "held"), [(True, 2), (False, 1)])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stages.common import batching
-from stages.common.batching import Request
+from stages.evaluate.serve import batching
+from stages.evaluate.serve.batching import Request
 
 
 @pytest.fixture(scope="module")

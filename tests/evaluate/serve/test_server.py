@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stages.common import server
-from stages.common.commands import Command
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.lease import Lease, Wanted
-from tests.common.test_engine import SERVER
+from stages.evaluate.serve import server
+from stages.evaluate.serve.commands import Command
+from tests.evaluate.serve.test_engine import SERVER
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_port_that_another_program_took_is_not_taken_for_the_server(root: Path
 
 def test_the_owner_is_the_dvc_that_this_process_descends_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PAWL_RUN_PID", raising=False)
-    code = "from stages.common.server import owner_of_this_run as o; print(o())"
+    code = "from stages.evaluate.serve.server import owner_of_this_run as o; print(o())"
     bare = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert bare.stdout.strip() == "None"
     dvc = tmp_path / "dvc"

@@ -11,9 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stages.common import adapter as adapters
-from stages.common import placement, server, web
-from stages.common.commands import Command, command, engine_version, interpreter
+from stages.common import placement, web
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, main_root, sha256_folder, sha256_text
 from stages.common.gpus import Card, alike, share, untried, usable
@@ -21,6 +19,9 @@ from stages.common.lease import Lease, Wanted
 from stages.common.llm import api_key
 from stages.common.models import template_text
 from stages.common.schema import Engine
+from stages.evaluate.serve import adapter as adapters
+from stages.evaluate.serve import server
+from stages.evaluate.serve.commands import Command, command, engine_version, interpreter
 
 _INVARIANT_FROM = (8, 0)
 """Compute capability from which vLLM 0.32 and later offer batch invariance (docs.vllm.ai, features/batch_invariance)."""

@@ -15,14 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from stages.common import adapter as adapters
-from stages.common import commands, engine, llm, server
+from stages.common import llm
 from stages.common.errors import PawlError
 from stages.common.gpus import prove
 from stages.common.lease import Lease, Wanted, leased
 from stages.common.models import fixed_date
 from stages.common.placement import Split
 from stages.common.schema import LLM, Engine
+from stages.evaluate.serve import adapter as adapters
+from stages.evaluate.serve import commands, engine, server
 from tests.fake_server import FakeServer
 from tests.gpu_machines import H100, RTX4090, TURING, Gpu
 
@@ -78,7 +79,7 @@ def test_every_server_listens_on_the_loopback_interface_only_and_asks_no_hub(kin
 
 def test_transformers_names_its_model_by_folder(model: Path) -> None:
     started = render("transformers", model, max_model_len=2048)
-    assert started.argv[:3] == ["/env/bin/python", "-m", "stages.common.batching"]
+    assert started.argv[:3] == ["/env/bin/python", "-m", "stages.evaluate.serve.batching"]
     assert value(started.argv, "--model") == str(model) == started.model and value(started.argv, "--max-model-len") == "2048"
     assert value(started.argv, "--device") == "cpu" and started.env["OMP_WAIT_POLICY"] == "PASSIVE"
     on_gpu = render("transformers", model, gpus=1)
