@@ -7,10 +7,9 @@ import re
 
 from agent.gates.citations import without_tags
 from agent.gates.known import Known, Refusal, claims
-from agent.gates.permissions import CLOSED, OPEN
+from agent.gates.permissions import CLOSED, EXTRA, OPEN
 from agent.gates.proposal import Proposal
 
-EXTRA = "train.extra."
 _NAME = re.compile(r"`([A-Za-z_][\w.]*)`([^`\n]{0,20})|(?<![\w./`-])([a-z][a-z0-9]*(?:[_.][a-z0-9_]+)+)(?![\w/`-]|\.\w)([^`\n]{0,20})")
 """A parameter's name in prose, in backticks or without: words joined by underscores, or after the name of a section."""
 _SECTIONS = tuple(f"{name}." for name in (*OPEN, *CLOSED))

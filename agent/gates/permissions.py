@@ -55,10 +55,13 @@ MAY: dict[str, tuple[str, ...]] = {
     HAND: ("data.ngram", "data.fuzzy", "data.max_contamination", "data.max_bad_fraction", "data.sources.*.part"),
 }  # fmt: skip
 OPEN = ("model", "data", "train", "launcher")
-"""The sections that an experiment may change; the others measure it, and the ruler may not be changed by what it measures."""
+"""The sections that an experiment may change; the others measure it, and no experiment may change what it is measured by."""
 CLOSED = ("experiment", "benchmark", "engine", "evaluate", "judge", "tracking", "agent")
+OPEN_TO_LOOP = tuple(name for name in OPEN if any(key.startswith(f"{name}.") for key in MAY[LOOP]))
+"""The sections in which the agent's loop may change something."""
 
 EXTRA = "train.extra."
+"""Below this, keys are LLaMA-Factory's and need not be there yet."""
 LOOP_EXTRA = (
     "adam_beta1", "adam_beta2", "adam_epsilon", "apollo_rank", "apollo_scale", "apollo_update_interval", "asft_alpha", "badam_mode",
     "badam_switch_interval", "badam_update_ratio", "block_diag_attn", "dataloader_drop_last", "disable_shuffling", "double_quantization",

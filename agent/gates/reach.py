@@ -1,4 +1,4 @@
-"""The agent edits declared parameters of training and data; not the ruler, not where it runs, not where models and rows come from."""
+"""The agent edits declared parameters of training and data; not what measures it, where it runs, or where models and rows come from."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 from agent.gates import permissions
 from agent.gates.known import Known, Refusal
 from agent.gates.proposal import Proposal
-
-_OPEN = ("train", "data", "model")
 
 
 def check(proposal: Proposal, known: Known) -> list[Refusal]:
@@ -27,8 +25,9 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
 def why_not(key: str, kind: str, planned: dict[str, Any]) -> str:
     """Why the agent may not change a key in an option of this kind; "" where it may. `planned`: the parameters as they would be then."""
     section = key.split(".")[0]
-    if section not in _OPEN:
-        return f"the agent may not change {key}: open to it are {', '.join(_OPEN)}; the rest measures, starts or names experiments"
+    if section not in permissions.OPEN_TO_LOOP:
+        sections = ", ".join(permissions.OPEN_TO_LOOP)
+        return f"the agent may not change {key}: open to it are {sections}; the rest measures, starts or names experiments"
     level = permissions.who(key)
     if level == permissions.HAND:
         return f"the agent may not change {key}: it guards the benchmark from the training data"
@@ -38,7 +37,7 @@ def why_not(key: str, kind: str, planned: dict[str, Any]) -> str:
             "which is a person's decision"
         )
     if not level:
-        return f"the agent may not change {key}: agent/permissions.py does not list it"
+        return f"the agent may not change {key}: agent/gates/permissions.py does not list it"
     if section == "model" and kind != "model_variant":
         return f"{key} belongs to an option of kind model_variant"
     return permissions.unread(key, planned)

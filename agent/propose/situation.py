@@ -179,7 +179,9 @@ def tried(params: dict[str, Any], records: Sequence[Record]) -> list[Tried]:
 def _counts(key: str, params: dict[str, Any]) -> bool:
     """Keys that shape results and that are declared today: one that is gone, or new since, tells nothing."""
     return (
-        key.startswith(("model.", "data.", "train.")) and settings.shapes_result(key) and (key in params or key.startswith(settings.FREE))
+        key.startswith(("model.", "data.", "train."))
+        and settings.shapes_result(key)
+        and (key in params or key.startswith(permissions.EXTRA))
     )
 
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from agent.gates import permissions
-from agent.gates.permissions import OPEN
+from agent.gates.permissions import EXTRA, OPEN
 from stages.common import keys as declared
 from stages.common.config import compose
 from stages.common.errors import PawlError
@@ -25,8 +25,6 @@ CURRENT = ROOT / "conf" / "experiment" / "current.yaml"
 PARAMS = ROOT / "params.yaml"
 MEASURING = ("benchmark", "engine", "evaluate")
 _LUCK = ("data.seed", "train.seed")
-FREE = permissions.EXTRA
-"""Below this, keys are LLaMA-Factory's and need not be there yet."""
 _KEY = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)+")
 
 
@@ -80,7 +78,7 @@ def resolve(overrides: list[str]) -> dict[str, Any]:
         PawlError: what composition refuses (unknown key, wrong type, out of range), or a change outside the open sections.
     """
     keys = parse(overrides)
-    before, after = flat(compose()), flat(compose([f"++{each}" if each.startswith(FREE) else each for each in overrides]))
+    before, after = flat(compose()), flat(compose([f"++{each}" if each.startswith(EXTRA) else each for each in overrides]))
     for key in keys:
         if isinstance(after.get(key), list | dict) or key not in after:
             raise PawlError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -9,10 +10,11 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from agent.gates import permissions
+from agent.gates import permissions, reach
 from agent.knowledge.library import open_library
 from agent.run import preflight, settings
 from stages.common.errors import PawlError
+from stages.common.files import ROOT
 from stages.common.schema import SECTIONS
 
 
@@ -35,6 +37,43 @@ def test_every_declared_key_has_exactly_one_decision() -> None:
     assert set(decided) == declared and set(decided.values()) == {1}
     assert sorted((*permissions.OPEN, *permissions.CLOSED)) == sorted(SECTIONS)
     assert all(permissions.who(key.replace("*", "mine")) for key in declared)
+
+
+def declared() -> list[str]:
+    return [key for name in permissions.OPEN for key in leaves(SECTIONS[name], name)]
+
+
+@pytest.mark.parametrize("pattern", declared())
+def test_the_gate_and_try_ask_the_one_list(pattern: str) -> None:
+    key = pattern.replace("*", "mine")
+    level = permissions.who(key)
+    kind = "model_variant" if key.startswith("model.") else "parameter"
+    asked = {f"data.sources.{tier}.{name}": value for tier in ("strong", "weak") for name, value in (("recipe", "self"), ("tier", tier))}
+    assert (reach.why_not(key, kind, asked) == "") is (level == permissions.LOOP)
+    if level == permissions.HAND:
+        with pytest.raises(PawlError, match="guards the benchmark"):
+            settings.parse([f"{key}=1"])
+    else:
+        assert settings.parse([f"{key}=1"]) == [key]
+
+
+def contract(begin: str, end: str) -> str:
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    return text[text.index(f"**{begin}**") : text.index(f"**{end}**")]
+
+
+def named(text: str) -> set[str]:
+    """Keys of open sections that a text names in backticks."""
+    return set(re.findall(rf"`((?:{'|'.join(permissions.OPEN)})\.[\w.*]+)`", text))
+
+
+def test_the_contract_says_what_the_list_says() -> None:
+    may, may_not = contract("May", "May not"), contract("May not", "The gates")
+    assert {permissions.who(key) for key in named(may) - {"train.extra", "model.source"}} == {permissions.LOOP}
+    closed = {key: permissions.who(key.replace("*", "mine")) for key in named(may_not)}
+    assert set(permissions.MAY[permissions.HAND]) == {key for key, who in closed.items() if who == permissions.HAND}
+    assert permissions.LOOP not in closed.values()
+    assert "" not in closed.values()
 
 
 def test_open_arguments_of_the_trainer_exist_and_none_of_them_is_a_declared_parameter() -> None:
