@@ -1,4 +1,5 @@
-"""Which process computes on which GPU: a lock for each, taken by trainings and by served models, waited for if it is taken.
+"""Which process computes on which GPU: a lock for each, taken by trainings and by served models,
+waited for if it is taken.
 
 The locks lie in .pawl/gpu of the main checkout, so that the clones that DVC makes share them. The
 kernel drops the lock of a killed process. Nobody waits for ever: a process that trains or serves
@@ -27,7 +28,9 @@ _LIMIT_S = 48 * 3600.0
 _TELL_S = 60.0
 _POLL_S = 1.0
 _SETTLE_S = 15.0
-"""For the memory of a process that has just ended to come back, before a GPU that strangers fill is taken all the same."""
+"""For the memory of a process that has just ended to come back, before a GPU that strangers fill is
+taken all the same.
+"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,9 @@ class Wanted:
 
 @dataclass
 class Lease:
-    """GPUs that are this process's until `close`, or until the child to which the locks were passed ends."""
+    """GPUs that are this process's until `close`, or until the child to which the locks were passed
+    ends.
+    """
 
     taken: dict[Card, IO[str]] = field(default_factory=dict)
 
@@ -65,9 +70,17 @@ class Lease:
         return [file.fileno() for file in self.taken.values()]
 
     def note(self, who: str, pid: int, serves: Path | None = None) -> None:
-        """Write into the locks who holds them. `serves`: the state file of a shared server, which may be asked to end."""
+        """Write into the locks who holds them. `serves`: the state file of a shared server, which
+        may be asked to end.
+        """
         tree = os.environ.get("DVC_EXP_NAME") or ROOT.name
-        told = {"who": who, "pid": pid, "tree": tree, "root": str(ROOT), "serves": str(serves or "")}
+        told = {
+            "who": who,
+            "pid": pid,
+            "tree": tree,
+            "root": str(ROOT),
+            "serves": str(serves or ""),
+        }
         for file in self.taken.values():
             with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
                 file.seek(0)
@@ -92,7 +105,8 @@ def leased(wanted: Wanted, who: str) -> Iterator[Lease]:
 
 
 def take(wanted: Wanted, who: str, limit_s: float = _LIMIT_S) -> Lease:
-    """Lock as many of the GPUs as are free, those with most free memory first. Wait until `least` are, and say for whom.
+    """Lock as many of the GPUs as are free, those with most free memory first. Wait until `least`
+    are, and say for whom.
 
     Args:
         who: begins each line that is printed, and is told to others who wait.
@@ -142,7 +156,9 @@ def likely(wanted: Wanted) -> tuple[list[Card], bool]:
 
 
 def environment(cards: Sequence[Card]) -> dict[str, str]:
-    """What makes CUDA show these GPUs alone, by nvidia-smi's numbers. An instance of a divided GPU has no number."""
+    """What makes CUDA show these GPUs alone, by nvidia-smi's numbers. An instance of a divided GPU
+    has no number.
+    """
     if not cards or any(card.mig for card in cards):
         return {}
     numbers = ",".join(str(card.index) for card in sorted(cards, key=lambda card: card.index))
@@ -158,7 +174,9 @@ def exclusive(path: Path) -> Iterator[None]:
 
 
 def _add_free(lease: Lease, wanted: Wanted, folder: Path, who: str, *, settled: bool) -> list[dict[str, Any]]:
-    """Lock free GPUs up to `most`; those that strangers fill only if they alone are left. Returns the holders of the others."""
+    """Lock free GPUs up to `most`; those that strangers fill only if they alone are left. Returns
+    the holders of the others.
+    """
     seen = {card.uuid: card for card in visible()}  # how much memory is free has changed meanwhile
     ours = {card.uuid for card in lease.taken}
     cards = [seen.get(card.uuid, card) for card in wanted.cards if card.uuid not in ours]
@@ -185,7 +203,9 @@ def _lock(lease: Lease, folder: Path, cards: Sequence[Card], most: int) -> None:
 
 
 def _is_next(stack: contextlib.ExitStack, folder: Path) -> bool:
-    """Whether it is this process that may gather several GPUs, holding some while it waits for others."""
+    """Whether it is this process that may gather several GPUs, holding some while it waits for
+    others.
+    """
     file = _try_lock(folder / "several")
     if file:
         stack.enter_context(file)
@@ -228,7 +248,9 @@ def _holder(folder: Path, card: Card) -> dict[str, Any]:
 
 
 def _ask_to_end(told: dict[str, Any]) -> None:
-    """Ask a shared server to make room: that of this tree at once, another run's when it has been idle for a while."""
+    """Ask a shared server to make room: that of this tree at once, another run's when it has been
+    idle for a while.
+    """
     state = Path(told.get("serves") or "/nonexistent")
     if state.exists():
         with contextlib.suppress(OSError):

@@ -1,6 +1,8 @@
-"""Over how many GPUs vLLM splits a model, and how many copies of it answer: as small as fits, and the rest of the GPUs as copies.
+"""Over how many GPUs vLLM splits a model, and how many copies of it answer: as small as fits, and
+the rest of the GPUs as copies.
 
-A split costs communication at every layer, a copy costs none, so that a model that fits on one GPU is never split.
+A split costs communication at every layer, a copy costs none, so that a model that fits on one GPU
+is never split.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ CPU = Split(0)
 
 
 def precision(wanted: str, base: Path) -> str:
-    """The base's own precision for "auto": a merged model is stored in float32, and would be asked in another one than its base."""
+    """The base's own precision for "auto": a merged model is stored in float32, and would be asked
+    in another one than its base.
+    """
     if wanted != "auto" or not (base / "config.json").is_file():
         return wanted
     config = read_json(base / "config.json")
@@ -50,16 +54,33 @@ def split(engine: Engine, model_dir: Path, gpus: Sequence[Card]) -> Split:
     """
     if engine.kind == "transformers":
         room_gib = max((card.total_gib for card in gpus), default=psutil.virtual_memory().total / 2**30)
-        check_whole(model_dir, engine.dtype, engine.max_model_len, room_gib, gpus[0].name if gpus else "this machine")
+        check_whole(
+            model_dir,
+            engine.dtype,
+            engine.max_model_len,
+            room_gib,
+            gpus[0].name if gpus else "this machine",
+        )
         return Split(min(1, len(gpus)))
     return choose(
-        model_dir, engine.dtype, [card.total_gib for card in gpus], engine.gpu_memory_utilization, engine.max_model_len,
-        engine.tensor_parallel, engine.nodes,
-    )  # fmt: skip
+        model_dir,
+        engine.dtype,
+        [card.total_gib for card in gpus],
+        engine.gpu_memory_utilization,
+        engine.max_model_len,
+        engine.tensor_parallel,
+        engine.nodes,
+    )
 
 
 def choose(
-    model_dir: Path, dtype: str, memory_gib: Sequence[float], utilization: float, max_model_len: int, wanted: str, nodes: int = 1
+    model_dir: Path,
+    dtype: str,
+    memory_gib: Sequence[float],
+    utilization: float,
+    max_model_len: int,
+    wanted: str,
+    nodes: int = 1,
 ) -> Split:
     """The split for GPUs of this memory.
 
@@ -68,7 +89,8 @@ def choose(
         memory_gib: of each GPU that may be used; empty: the CPU serves.
         utilization: share of each GPU that may be taken.
         wanted: `auto`, or the number of GPUs for a copy.
-        nodes: machines with as many GPUs each; the layers are divided among them, and there is one copy.
+        nodes: machines with as many GPUs each; the layers are divided among them, and there is one
+            copy.
 
     Raises:
         PawlError: the model cannot be split as wanted, or does not fit.
@@ -115,21 +137,25 @@ def check_whole(model_dir: Path, dtype: str, max_model_len: int, room_gib: float
         smaller = f"set engine.dtype=bfloat16, which needs {half:.1f}"
     raise PawlError(
         f"the model needs {need:.1f} GiB to be served in {dtype}, and {where} has {room_gib:.1f}",
-        where="engine.dtype", fix=f"choose engine=vllm on a GPU ('make serve-env' once), or {smaller}",
-    )  # fmt: skip
+        where="engine.dtype",
+        fix=f"choose engine=vllm on a GPU ('make serve-env' once), or {smaller}",
+    )
 
 
 def _as_wanted(config: dict[str, Any], wanted: int, gpus: int, nodes: int) -> Split:
     reason = obstacle(config, wanted) if wanted <= gpus else f"only {gpus} GPU(s) can be used"
     if reason:
         raise PawlError(
-            f"the model cannot be split over {wanted} GPUs: {reason}", where="engine.tensor_parallel", fix="set engine.tensor_parallel=auto"
+            f"the model cannot be split over {wanted} GPUs: {reason}",
+            where="engine.tensor_parallel",
+            fix="set engine.tensor_parallel=auto",
         )
     return Split(wanted, gpus // wanted if nodes == 1 else 1)
 
 
 def obstacle(config: dict[str, Any], count: int) -> str:
-    """Why vLLM cannot split a model over so many GPUs, "" if it can: each holds whole heads, and equal parts of the MLP.
+    """Why vLLM cannot split a model over so many GPUs, "" if it can: each holds whole heads, and
+    equal parts of the MLP.
 
     Source: vllm/model_executor/models/qwen2.py and distributed/utils.py, 0.33.
     """

@@ -7,13 +7,51 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from stages.common.errors import PawlError
 from stages.common.lazy import quick_opencompass
 from stages.common.schema import Benchmark
 
 _JUDGES = ("GenericLLMEvaluator", "CascadeEvaluator")  # evaluators that ask a language model
+
+
+Spec = dict[str, Any]
+"""OpenCompass's configuration of an object: its class or function as `type`, and any arguments."""
+
+
+class Item(TypedDict):
+    """An item of data/benchmark/SPLIT/TASK.jsonl.
+
+    Attributes:
+        messages: the conversation to ask, if it is more than the question.
+        reference: what the evaluator compares with, if it is not the answer.
+        row: the loader's columns, if the evaluator asks for them.
+    """
+
+    item_id: str
+    benchmark: str
+    question: str
+    answer: str
+    messages: NotRequired[list[dict[str, str]]]
+    reference: NotRequired[Any]
+    row: NotRequired[dict[str, object]]
+
+
+class Scoring(TypedDict):
+    """How a dataset of OpenCompass is scored: TASK.scoring.json.
+
+    Attributes:
+        metric: see `Scorer`.
+        executes_code: whether scoring runs what the model wrote.
+        extraction: what stands in for OpenCompass's scoring, if its self-test failed.
+    """
+
+    evaluator: Spec
+    postprocessor: Spec | None
+    metric: str
+    executes_code: bool
+    extraction: NotRequired[str]
 
 
 @dataclass
@@ -27,8 +65,8 @@ class Task:
 
     name: str
     split: str
-    items: list[dict[str, Any]]
-    scoring: dict[str, Any] | None = None
+    items: list[Item]
+    scoring: Scoring | None = None
     conversations: list[list[dict[str, str]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -52,12 +90,14 @@ class Scorer:
     evaluator: Any
     postprocess: Callable[[str], Any]
     metric: str = ""
-    spec: dict[str, Any] = field(default_factory=dict)
+    spec: Spec = field(default_factory=dict)
 
 
 def is_judged(task: Task) -> bool:
     """Whether scoring asks a language model."""
-    return bool(task.scoring) and str(task.scoring["evaluator"]["type"]).rpartition(".")[2] in _JUDGES  # type: ignore[index]
+    if not task.scoring:
+        return False
+    return str(task.scoring["evaluator"]["type"]).rpartition(".")[2] in _JUDGES
 
 
 def scorer(task: Task, benchmark: Benchmark) -> Scorer:
@@ -81,7 +121,7 @@ def processor(task: Task, benchmark: Benchmark) -> Callable[[str], Any]:
     return _processor(spec) if spec else str
 
 
-def evaluator(spec: dict[str, Any]) -> Any:
+def evaluator(spec: Spec) -> Any:
     """An instance of an OpenCompass evaluator class, with the arguments that its configuration names.
 
     Raises:
@@ -131,7 +171,7 @@ def postprocessor(name: str) -> Callable[[str], Any]:
     return process
 
 
-def _processor(spec: dict[str, Any]) -> Callable[[str], Any]:
+def _processor(spec: Spec) -> Callable[[str], Any]:
     if "." not in spec["type"]:
         return postprocessor(spec["type"])
     return partial(named(spec["type"]), **{key: value for key, value in spec.items() if key != "type"})

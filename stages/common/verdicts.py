@@ -17,7 +17,7 @@ from typing import Any
 from stages.common import details, extraction
 from stages.common.errors import PawlError
 from stages.common.numerals import fold
-from stages.common.scoring import Scorer, Task
+from stages.common.scoring import Item, Scorer, Task
 
 TOLERANCE = 1e-6
 EXACT = ("AccEvaluator", "AccwithDetailsEvaluator", "EMEvaluator")  # evaluators that compare text with text
@@ -56,7 +56,7 @@ def decide(task: Task, answers: list[str], scorer: Scorer, instead: Score | None
     Raises:
         PawlError: an evaluator that fails, or scores that do not reproduce its metric.
     """
-    kind = (task.scoring or {}).get("extraction", "")
+    kind = task.scoring.get("extraction", "") if task.scoring else ""
     if kind:
         read = [
             extraction.right(kind, str(gold), text, item["question"])
@@ -122,7 +122,7 @@ def _folded(task: Task, scorer: Scorer, predictions: list[Any], scores: list[flo
     ]  # fmt: skip
     if not places:
         return []
-    items = [{**task.items[index], "reference": fold(task.golds[index])} for index in places]
+    items: list[Item] = [{**task.items[index], "reference": fold(task.golds[index])} for index in places]
     found = by_rule(Task(task.name, task.split, items, task.scoring), scorer, [fold(predictions[index]) for index in places])
     return [index for index, score in zip(places, found, strict=True) if score >= 1 - TOLERANCE]
 

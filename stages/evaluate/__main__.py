@@ -1,11 +1,13 @@
-"""Ask the base model or the fine-tuned one all benchmark items, score the answers with OpenCompass, write one row an item.
+"""Ask a model all benchmark items, score the answers with OpenCompass, write one row an item.
 
-python -m stages.evaluate --split val                         the fine-tuned model: reports/eval_val/val.jsonl and val.json
-python -m stages.evaluate --split val --split test --base     the base model: reports/baseline/{val,test}.{jsonl,json}
-python -m stages.evaluate --noise                             the validation items twice: how many verdicts change (reports/noise/)
+python -m stages.evaluate --split val                       the fine-tuned model: reports/eval_val
+python -m stages.evaluate --split val --split test --base   the base model: reports/baseline
+python -m stages.evaluate --noise                           validation twice: reports/noise
 
-Nothing is written unless every item was answered and the rows reproduce OpenCompass's own score. A run that was stopped goes on with
-the items that are missing.
+The last one counts how many verdicts change between two evaluations of the same weights.
+
+Nothing is written unless every item was answered and the rows reproduce OpenCompass's own score.
+A run that was stopped goes on with the items that are missing.
 """
 
 from __future__ import annotations
@@ -36,11 +38,18 @@ def main() -> None:
         with load_params(
             *tracked("baseline"),
             untracked=[
-                "engine.startup_timeout_s", "engine.api_key_env", "engine.gpu_memory_utilization", "engine.keep_alive",
-                "engine.keep_alive_idle_s", "evaluate.concurrency", "evaluate.request_timeout_s", "evaluate.retries",
-                "benchmark.allow_code_execution", "launcher.timeout_h",
+                "engine.startup_timeout_s",
+                "engine.api_key_env",
+                "engine.gpu_memory_utilization",
+                "engine.keep_alive",
+                "engine.keep_alive_idle_s",
+                "evaluate.concurrency",
+                "evaluate.request_timeout_s",
+                "evaluate.retries",
+                "benchmark.allow_code_execution",
+                "launcher.timeout_h",
             ],
-        ) as params:  # fmt: skip
+        ) as params:
             base, model_dir = base_model()
             adapter = None if args.base else tuned_dir()
             tasks = benchmark.read(args.split, params.evaluate.limit)
@@ -50,34 +59,50 @@ def main() -> None:
             model = f"{base['name']}, {'fine-tuned' if adapter else 'base'}"
 
             def ask(params: Config, run: int = 0) -> AbstractContextManager[results.Answered]:
-                return results.answered(tasks, params, base, model_dir, adapter, log_file(args), run)
+                return results.answered(
+                    tasks, params, base, model_dir, adapter, log_file(args), run
+                )
 
             if args.noise:
                 with time_limit(params.launcher.timeout_h):
                     print(noise.measure(ask, tasks, params, ROOT, model))
                 return
             with time_limit(params.launcher.timeout_h), ask(params) as answered:
-                found = {split: results.split(split, tasks, answered, params) for split in args.split}
+                found = [results.split(split, tasks, answered, params) for split in args.split]
                 about = {
-                    "model": model, "settings": infer.settings(params.evaluate) | ruler(params),
-                    "opencompass": version("opencompass"), "runtime_s": round(time.monotonic() - begun, 1),
-                }  # fmt: skip
-                for split, (rows, summary) in found.items():
-                    write(folder(args.base, split), split, rows, summary.model_copy(update=about))
+                    "model": model,
+                    "settings": infer.settings(params.evaluate) | ruler(params),
+                    "opencompass": version("opencompass"),
+                    "runtime_s": round(time.monotonic() - begun, 1),
+                }
+                for rows, summary in found:
+                    write(folder(args.base, summary.split), rows, summary.model_copy(update=about))
 
 
 def ruler(params: Config) -> dict[str, str]:
-    """How answers to tasks of one's own are turned into scores; suites say it themselves, in the items."""
-    return {"evaluator": params.benchmark.evaluator, "postprocessor": params.benchmark.postprocessor}
+    """How answers to one's own tasks are scored. The items of suites say it themselves."""
+    return {
+        "evaluator": params.benchmark.evaluator,
+        "postprocessor": params.benchmark.postprocessor,
+    }
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m stages.evaluate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m stages.evaluate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--split", action="append", choices=items.SPLITS, help="may be given twice: one server answers both")
+    parser.add_argument(
+        "--split",
+        action="append",
+        choices=items.SPLITS,
+        help="may be given twice: one server answers both",
+    )
     parser.add_argument("--base", action="store_true", help="the base model, without the adapter")
-    parser.add_argument("--noise", action="store_true", help="evaluate twice, and count the verdicts that change")
+    parser.add_argument(
+        "--noise", action="store_true", help="evaluate twice, and count the verdicts that change"
+    )
     args = parser.parse_args()
     if args.noise == bool(args.split):
         parser.error("give --split, or --noise alone: it takes the validation items")
@@ -112,7 +137,11 @@ def tuned_dir() -> Path:
     """Where training left an adapter, or, after full fine-tuning, a whole model."""
     path = ROOT / "models" / "adapter"
     if not (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
-        raise PawlError("there is no fine-tuned model", where=str(path), fix="run 'dvc repro train', or ask the base model with --base")
+        raise PawlError(
+            "there is no fine-tuned model",
+            where=str(path),
+            fix="run 'dvc repro train', or ask the base model with --base",
+        )
     return path
 
 
@@ -122,16 +151,20 @@ def say(tasks: list[Task], name: str, adapter: Path | None) -> None:
     print(f"asking {name}{', fine-tuned,' if adapter else ''} {count} items: {parts}")
 
 
-def write(where: Path, split: str, rows: list[Answer], summary: Summary) -> None:
+def write(where: Path, rows: list[Answer], summary: Summary) -> None:
+    split, overall = summary.split, summary.overall
     write_rows(where / f"{split}.jsonl", rows)
     bound = {"rows_sha256": sha256_file(where / f"{split}.jsonl")}  # whose summary this is
     summary.model_copy(update=bound).write(where / f"{split}.json")
-    overall = summary.overall
-    if split == "test":  # whoever chooses the next experiment reads this output; the report and MLflow have the scores
+    if split == "test":  # whoever chooses the next experiment reads this output
         print(f"test: {overall.n} items answered; their scores are for the report alone")
         return
-    shown = ", ".join(f"{name} {part.accuracy:.3f} ({part.lenient:.3f} lenient)" for name, part in summary.benchmarks.items())
-    print(f"{split}: accuracy {overall.accuracy:.3f} on {overall.n} items: {shown}; {overall.truncated} truncated")
+    shown = ", ".join(
+        f"{name} {part.accuracy:.3f} ({part.lenient:.3f} lenient)"
+        for name, part in summary.benchmarks.items()
+    )
+    accuracy = f"accuracy {overall.accuracy:.3f} on {overall.n} items"
+    print(f"{split}: {accuracy}: {shown}; {overall.truncated} truncated")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
-"""A room for model-written code: no network, no files but Python's own, no keys, few processes, little memory, little time.
+"""A room for model-written code.
 
-Runs as `python -I box.py ROOM BINDS...` (of Pawl only programs.py and lazy.py are in the room), reads one job as JSON from its input and
-writes the verdicts to its output. The steps: new namespaces (network, processes, mounts, IPC, and, for a user without rights, users); a
-root of its own on memory, in which Python's folders are mounted read-only; and for every item one child with namespaces and empty scratch
-folders of its own, limits, no privileges and a filter of system calls, after which every process in the room is killed. Whatever of this
-cannot be had ends it before any code is run.
+It has no network, no files but Python's own, no keys, few processes, little memory, little time.
 
-Two processes stay. The outer one alone knows the items and hears the verdicts; the room's first process, of which the items' processes
-are copies, never sees either, so that no item finds another one in its memory. It keeps its privileges, so that no item's code can stop
-it or look into it.
+Runs as `python -I box.py ROOM BINDS...` (of Pawl only programs.py and lazy.py are in the room),
+reads one job as JSON from its input and writes the verdicts to its output. The steps: new
+namespaces (network, processes, mounts, IPC, and, for a user without rights, users); a root of its
+own on memory, in which Python's folders are mounted read-only; and for every item one child with
+namespaces and empty scratch folders of its own, limits, no privileges and a filter of system calls,
+after which every process in the room is killed. Whatever of this cannot be had ends it before any
+code is run.
+
+Two processes stay. The outer one alone knows the items and hears the verdicts; the room's first
+process, of which the items' processes are copies, never sees either, so that no item finds another
+one in its memory. It keeps its privileges, so that no item's code can stop it or look into it.
 """
 
 from __future__ import annotations
@@ -23,10 +27,13 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NotRequired, TypedDict
 
-_NEW_NS, _NEW_UTS, _NEW_IPC, _NEW_USER, _NEW_PID, _NEW_NET = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
+_NEW_NS, _NEW_UTS, _NEW_IPC = 0x20000, 0x4000000, 0x8000000
+_NEW_USER, _NEW_PID, _NEW_NET = 0x10000000, 0x20000000, 0x40000000
 _RDONLY, _NOSUID, _NODEV, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _NOBODY = 65534
@@ -38,18 +45,60 @@ _CLONE, _CLONE3 = {"x86_64": 56, "aarch64": 220}, 435
 _SOCKET = {"x86_64": (41, 53), "aarch64": (198, 199)}  # socket, socketpair
 _ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _REFUSED = {
-    "x86_64": (272, 308, 29, 30, 31, 67, 64, 68, 240, 319, 447, 425, 323, 321, 298, 248, 249, 250, 101, 310, 311),
-    "aarch64": (97, 268, 194, 196, 195, 197, 190, 186, 180, 279, 447, 425, 282, 280, 241, 217, 218, 219, 117, 270, 271),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "shmdt": (67, 197),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "mq_open": (240, 180),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "io_uring_setup": (425, 425),
+    "userfaultfd": (323, 282),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
 }
-"""System calls that no item gets. New namespaces, with the rights in them: unshare, setns. Memory that no limit counts, or that is kept
-beyond a process: shmget, shmat, shmctl, shmdt, semget, msgget, mq_open, memfd_create, memfd_secret, io_uring_setup, userfaultfd, bpf,
-perf_event_open, add_key, request_key, keyctl. Looking into others: ptrace, process_vm_readv, process_vm_writev."""
+"""System calls that no item gets, with their numbers on x86_64 and aarch64. The first two make new
+namespaces, with the rights in them. The next gives memory that no limit counts, or that is kept
+beyond a process. The last three look into other processes."""
+Item = dict[str, Any]
+Score = Callable[[Item], float]
+
+
+class Job(TypedDict):
+    """What is asked of the room: an evaluator's configuration, and `count` items in the end."""
+
+    evaluator: dict[str, object]
+    items: NotRequired[list[Item]]
+    count: NotRequired[int]
+    seconds: float
+    memory: int
+    limits: dict[str, int]
+
+
+class Verdict(TypedDict, total=False):
+    """What became of an item: its score from 0 to 1, or an error, which is a score of 0."""
+
+    score: float
+    error: str
+
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(name: str, *arguments: object) -> None:
     """A function of the C library that must succeed."""
-    if getattr(_libc, name)(*(part.encode() if isinstance(part, str) else part for part in arguments)) != 0:
+    given = [part.encode() if isinstance(part, str) else part for part in arguments]
+    if getattr(_libc, name)(*given) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
@@ -67,7 +116,8 @@ def leave() -> bool:
 
 
 def furnish(room: str, binds: list[str], memory: int) -> None:
-    """Make `room` the root: an empty file system in memory, Python's folders read-only, three devices."""
+    """Make `room` the root: empty, in memory, with Python's folders read-only and three devices."""
+    sealed = _REMOUNT | _RDONLY | _NOSUID | _NODEV
     call("mount", "none", "/", None, _REC | _PRIVATE, None)
     call("mount", "tmpfs", room, "tmpfs", _NOSUID | _NODEV, f"size={memory},mode=755")
     for bind in ["/dev/null", "/dev/zero", "/dev/urandom", *binds]:
@@ -82,7 +132,7 @@ def furnish(room: str, binds: list[str], memory: int) -> None:
             inside.touch()
         call("mount", path, str(inside), None, _BIND | _REC, None)
         if not path.startswith("/dev/"):
-            call("mount", "none", str(inside), None, _BIND | _REMOUNT | _RDONLY | _NOSUID | _NODEV, None)
+            call("mount", "none", str(inside), None, _BIND | sealed, None)
     for name in (_SCRATCH, _SHARED, "/old"):
         Path(room + name).mkdir(parents=True, exist_ok=True)
     os.chdir(room)
@@ -90,12 +140,12 @@ def furnish(room: str, binds: list[str], memory: int) -> None:
     os.chdir("/")
     call("umount2", "/old", 2)
     Path("/old").rmdir()
-    call("mount", "none", "/", None, _REMOUNT | _RDONLY | _NOSUID | _NODEV, f"size={memory},mode=755")
+    call("mount", "none", "/", None, sealed, f"size={memory},mode=755")
     os.environ["TMPDIR"] = os.environ["HOME"] = _SCRATCH
 
 
 def clear(memory: int) -> None:
-    """Namespaces and empty folders for this process and its children alone; what they hold is gone when these are."""
+    """Namespaces and empty folders for this process and its children alone; they end with these."""
     call("unshare", _NEW_NS | _NEW_IPC | _NEW_NET | _NEW_UTS)
     for name in (_SCRATCH, _SHARED):
         call("mount", "tmpfs", name, "tmpfs", _NOSUID | _NODEV, f"size={memory},mode=1777")
@@ -108,7 +158,8 @@ def disarm(was_root: bool, limits: dict[str, int]) -> None:
         resource.setrlimit(getattr(resource, name), (limits[name], limits[name]))
     call("prctl", 38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
     for capability in range(64):
-        _libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP; fails for those that this kernel does not know
+        # PR_CAPBSET_DROP; it fails for those that this kernel does not know
+        _libc.prctl(24, capability, 0, 0, 0)
     if was_root:  # the kernel does not limit the processes of the real root
         os.setgroups([])
         os.setresgid(_NOBODY, _NOBODY, _NOBODY)
@@ -122,27 +173,40 @@ def disarm(was_root: bool, limits: dict[str, int]) -> None:
 
 
 def refuse_calls(machine: str) -> None:
-    """Answer what is in _REFUSED, and a clone into new namespaces, with "not permitted", here and in all children (seccomp, mode 2)."""
+    """Refuse the calls of _REFUSED, and a clone into new namespaces, here and in all children.
+
+    The answer is "not permitted" (seccomp, mode 2).
+    """
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, not_permitted, no_such_call, kill = 0x7FFF0000, 0x50001, 0x50026, 0x80000000
-    steps = [(load, 0, 0, 4), (equal, 1, 0, _ARCHITECTURE[machine]), (give, 0, 0, kill), (load, 0, 0, 0)]
-    steps += [(at_least, 0, 1, 0x40000000), (give, 0, 0, not_permitted)]  # calls of a second table, which the numbers here do not name
-    for number in _REFUSED[machine]:
-        steps += [(equal, 0, 1, number), (give, 0, 0, not_permitted)]
-    for number in _SOCKET[machine]:  # Unix and Internet sockets stay in the item's namespaces; vsock reaches the machine's host
+    refuse, number_of_call = (give, 0, 0, not_permitted), (load, 0, 0, 0)
+    steps = [(load, 0, 0, 4), (equal, 1, 0, _ARCHITECTURE[machine]), (give, 0, 0, kill)]
+    # the last two refuse the calls of a second table, which the numbers here do not name
+    steps += [number_of_call, (at_least, 0, 1, 0x40000000), refuse]
+    table = ("x86_64", "aarch64").index(machine)
+    for number in (numbers[table] for numbers in _REFUSED.values()):
+        steps += [(equal, 0, 1, number), refuse]
+    # Unix and Internet sockets stay in the item's namespaces; vsock reaches the machine's host
+    for number in _SOCKET[machine]:
         families = [(equal, 3, 0, 1), (equal, 2, 0, 2), (equal, 1, 0, 10)]
-        steps += [(equal, 0, 6, number), (load, 0, 0, 16), *families, (give, 0, 0, not_permitted), (load, 0, 0, 0)]
-    steps += [(equal, 0, 1, _CLONE3), (give, 0, 0, no_such_call)]  # its flags cannot be read; the C library then takes clone
+        steps += [(equal, 0, 6, number), (load, 0, 0, 16), *families, refuse, number_of_call]
+    # the flags of clone3 cannot be read; the C library then takes clone
+    steps += [(equal, 0, 1, _CLONE3), (give, 0, 0, no_such_call)]
     spaces = _NEW_NS | _NEW_UTS | _NEW_IPC | _NEW_USER | _NEW_PID | _NEW_NET | 0x2000000
-    steps += [(equal, 0, 3, _CLONE[machine]), (load, 0, 0, 16), (any_bit, 0, 1, spaces), (give, 0, 0, not_permitted), (give, 0, 0, allow)]
+    steps += [(equal, 0, 3, _CLONE[machine]), (load, 0, 0, 16), (any_bit, 0, 1, spaces), refuse]
+    steps += [(give, 0, 0, allow)]
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
-    call("prctl", 22, 2, ctypes.create_string_buffer(struct.pack("HL", len(steps), ctypes.addressof(program))), 0, 0)
+    filtered = struct.pack("HL", len(steps), ctypes.addressof(program))
+    call("prctl", 22, 2, ctypes.create_string_buffer(filtered), 0, 0)
     if _libc.unshare(_NEW_USER) == 0:
         raise OSError("a namespace of its own could be had")
 
 
 def serve(asked: int, said: int, told: int, room: str, binds: list[str], was_root: bool) -> None:
-    """The room's first process: one child for each item, which it never sees, and word when all of a child's processes are gone."""
+    """The room's first process: it makes a child for each item, which it never sees.
+
+    It says when all of a child's processes are gone.
+    """
     job = json.loads(receive(asked))
     furnish(room, binds, job["memory"])
     clear(job["memory"])  # what an evaluator's imports want to write; no item sees it
@@ -163,8 +227,10 @@ def serve(asked: int, said: int, told: int, room: str, binds: list[str], was_roo
         os.write(told, _ENDED)
 
 
-def one(score, asked: int, said: int, job: dict, was_root: bool) -> None:
-    """An item's process: disarmed, it takes its item, runs it and says its verdict; of the pipes it keeps this one alone."""
+def one(score: Score, asked: int, said: int, job: Job, was_root: bool) -> None:
+    """An item's process: disarmed, it takes its item, runs it and says its verdict; of the pipes it
+    keeps this one alone.
+    """
     seconds = int(job["seconds"]) + 1
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
     try:
@@ -182,7 +248,7 @@ def one(score, asked: int, said: int, job: dict, was_root: bool) -> None:
         return
     os.write(said, _READY)
     try:
-        verdict = {"score": float(score(item))}
+        verdict: Verdict = {"score": float(score(item))}
     except BaseException as error:  # noqa: BLE001 - whatever model-written code raises
         verdict = {"error": f"{type(error).__name__}: {error}"[:300]}
     os.write(said, json.dumps(verdict).encode())
@@ -200,7 +266,7 @@ def sweep() -> None:
             break
 
 
-def verdicts(job: dict, ask: int, hear: int, ended: int) -> list[dict]:
+def verdicts(job: Job, ask: int, hear: int, ended: int) -> list[Verdict]:
     """The verdict of each item: {"score": ...} or {"error": ...}, one after the other.
 
     Raises:
@@ -215,13 +281,17 @@ def verdicts(job: dict, ask: int, hear: int, ended: int) -> list[dict]:
         send(ask, json.dumps(item).encode())
         text = words(hear, ended)
         if text[:1] != _READY:
-            raise OSError(f"an item's process could not be disarmed:{text[:1000].decode(errors='replace')}")
+            raise OSError(
+                f"an item's process could not be disarmed:{text[:1000].decode(errors='replace')}"
+            )
         found.append(read(text[1:]))
     return found
 
 
 def words(hear: int, ended: int) -> bytes:
-    """What an item's processes say until they are gone, no more than _LONGEST of it; nothing is left for the next one."""
+    """What an item's processes say until they are gone, no more than _LONGEST of it; nothing is
+    left for the next one.
+    """
     text = b""
     while True:
         sources = [ended, hear] if len(text) < _LONGEST else [ended]
@@ -259,8 +329,8 @@ def receive(pipe: int) -> bytes:
     return exactly(struct.unpack("Q", exactly(8))[0])
 
 
-def read(text: bytes) -> dict:
-    """What a child says, which may be the model's own words: a score or an error, and nothing else."""
+def read(text: bytes) -> Verdict:
+    """What a child says, reduced to a score or an error: it may be the model's own words."""
     try:
         said = json.loads(text)
         if "score" in said and isinstance(said["score"], float) and 0 <= said["score"] <= 1:
@@ -273,14 +343,18 @@ def read(text: bytes) -> dict:
 def main() -> int:
     room, binds = sys.argv[1], sys.argv[2:]
     sys.path[:] = [os.path.realpath(path) for path in sys.path]  # what is mounted
-    Path("/proc/self/oom_score_adj").write_text("1000")  # where memory ends, these processes are what the kernel takes
+    # if memory ends, these processes are what the kernel takes
+    Path("/proc/self/oom_score_adj").write_text("1000")
     was_root = leave()
-    _libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: nothing here outlives the evaluation
+    # PR_SET_PDEATHSIG: nothing here outlives the evaluation
+    _libc.prctl(1, signal.SIGKILL, 0, 0, 0)
     (asked, ask), (hear, said), (ended, told) = os.pipe(), os.pipe(), os.pipe()
-    child = os.fork()  # the first process of the new process namespace: with it, all others in it end
+    # the first process of the new process namespace: with it, all others in it end
+    child = os.fork()
     if child == 0:
         _libc.prctl(1, signal.SIGKILL, 0, 0, 0)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process gets no signal from within but those that it handles
+        # the first process gets no signal from within but those that it handles
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         for pipe in (ask, hear, ended):
             os.close(pipe)
         serve(asked, said, told, room, binds, was_root)

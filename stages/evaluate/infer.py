@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from stages.common import llm
 from stages.common.errors import PawlError
@@ -22,38 +21,56 @@ from stages.evaluate.serve.engine import Endpoint
 _KEPT_S = 7 * 24 * 3600
 _EVERY_S = 5.0
 _ALWAYS = ("max_output_tokens", "temperature", "top_p", "seed")
-_UNUSUAL = {"top_k": 0, "num_runs": 1, "limit": 0, "think_open": "", "think_close": "", "think_begun": False, "template": {}}
+_UNUSUAL = {
+    "top_k": 0,
+    "num_runs": 1,
+    "limit": 0,
+    "think_open": "",
+    "think_close": "",
+    "think_begun": False,
+    "template": {},
+}
+IsRight = Callable[[Task, int, llm.Reply], bool | None]
+"""Whether the reply to an item is right, None if that cannot be told at once."""
 Answers = list[list[list[llm.Reply]]]
 """By repeat, task and item."""
 
 
-def settings(evaluate: Evaluate) -> dict[str, Any]:
+def settings(evaluate: Evaluate) -> dict[str, object]:
     """What shapes the answers, apart from the model: part of every report and of its fingerprint.
 
     What is as it was before it could be set is left out, so that results from then stay comparable.
     """
-    always = {name: getattr(evaluate, name) for name in _ALWAYS}
-    return always | {name: getattr(evaluate, name) for name, usual in _UNUSUAL.items() if getattr(evaluate, name) != usual}
+    found = {name: getattr(evaluate, name) for name in _ALWAYS}
+    for name, usual in _UNUSUAL.items():
+        if getattr(evaluate, name) != usual:
+            found[name] = getattr(evaluate, name)
+    return found
 
 
 def in_flight(engine: Engine, evaluate: Evaluate) -> int:
-    """Requests in flight: those that are set, else two batches of our own server, or what keeps each GPU of vLLM's busy.
+    """Requests in flight: those that are set, else two batches of our own server, or what keeps
+    each GPU of vLLM's busy.
 
-    No answer depends on it, unless the engine's answers depend on their batch (stages/common/noise.py).
+    No answer depends on it, unless the engine's answers depend on their batch
+    (stages/common/noise.py).
     """
     if evaluate.concurrency:
         return evaluate.concurrency
-    return min(256 * max(1, len(visible())), 1024) if engine.kind == "vllm" else 64
+    if engine.kind != "vllm":
+        return 64
+    return min(256 * max(1, len(visible())), 1024)
 
 
-def store(folder: Path, shaping: dict[str, Any]) -> Replies:
+def store(folder: Path, shaping: Mapping[str, object]) -> Replies:
     """Where the replies of one evaluation are kept, so that one that was killed asks only the rest.
 
-    The file is named after a hash of all that shapes an answer but the question. Remove it once the results are
-    written: another evaluation is another measurement. The file of a killed run is kept for a week.
+    The file is named after a hash of all that shapes an answer but the question. Remove it once the
+    results are written: another evaluation is another measurement. The file of a killed run is kept
+    for a week.
     """
     path = folder / f"{sha256_text(json.dumps(shaping, sort_keys=True, default=str))[:32]}.sqlite"
-    for old in [*folder.glob("*.sqlite"), *folder.glob("*.jsonl")]:  # the second kind by older versions
+    for old in folder.glob("*.sqlite"):
         with suppress(FileNotFoundError):  # another evaluation has just ended
             if old != path and time.time() - old.stat().st_mtime > _KEPT_S:
                 remove(old)
@@ -63,22 +80,30 @@ def store(folder: Path, shaping: dict[str, Any]) -> Replies:
 
 
 def ask(
-    endpoint: Endpoint, tasks: list[Task], engine: Engine, evaluate: Evaluate, replies: Replies,
-    right: Callable[[Task, int, llm.Reply], bool | None] | None = None,
-) -> Answers:  # fmt: skip
-    """Answer every item of every task, each `num_runs` times. What is kept is not asked again; what comes is kept.
+    endpoint: Endpoint,
+    tasks: list[Task],
+    engine: Engine,
+    evaluate: Evaluate,
+    replies: Replies,
+    right: IsRight | None = None,
+) -> Answers:
+    """Answer every item of every task, each `num_runs` times.
+
+    A reply that is kept is not asked again; each that comes is kept.
 
     Args:
-        right: whether a reply is right, where that can be told at once; for the progress alone.
+        right: for the progress alone.
 
     Raises:
-        PawlError: a request failed for good, a server died, a prompt does not fit or an answer was lost. Nothing partial is returned.
+        PawlError: a request failed for good, a server died, a prompt does not fit or an answer was
+            lost. Nothing partial is returned.
     """
-    keys = {
-        (repeat, number, index): key_of(turns, repeat)
-        for repeat in range(evaluate.num_runs) for number, task in enumerate(tasks) for index, turns in enumerate(task.conversations)
-    }  # fmt: skip
-    found = {key: reply for key in keys.values() if (reply := replies.get(key))}
+    keys: dict[tuple[int, int, int], bytes] = {}
+    for repeat in range(evaluate.num_runs):
+        for number, task in enumerate(tasks):
+            for index, turns in enumerate(task.conversations):
+                keys[repeat, number, index] = key_of(turns, repeat)
+    found = kept(replies, keys.values())
     done = sum(key in found for key in keys.values())
     if done:
         print(f"  {done} of {len(keys)} answers are there from a run that was stopped")
@@ -89,34 +114,46 @@ def ask(
         # the longest first: at the end only short ones run, and no long one alone
         places.sort(key=lambda place: -_length(tasks[place[1]].conversations[place[2]]))
 
-        def on_reply(number: int, reply: llm.Reply, places: list[tuple[int, int, int]] = places) -> None:
+        def on_reply(
+            number: int, reply: llm.Reply, places: list[tuple[int, int, int]] = places
+        ) -> None:
             place = places[number]
             task, index = tasks[place[1]], place[2]
             _check(reply, task.items[index]["item_id"], endpoint, engine, evaluate)
             replies.put(keys[place], reply)
             found[keys[place]] = reply
-            progress.add(reply, right(task, index, reply) and not reply.missing if right else None)
+            is_right = right(task, index, reply) if right else None
+            progress.add(reply, is_right and not reply.missing)
 
         if places:
-            turns = [tasks[number].conversations[index] for _, number, index in places]
+            asked = [tasks[number].conversations[index] for _, number, index in places]
+            options = _options(evaluate, repeat)
             with counted(replies, set(keys.values())):
-                llm.ask(model, turns, _options(evaluate, repeat), on_reply=on_reply, watch=endpoint.check)
+                llm.ask(model, asked, options, on_reply=on_reply, watch=endpoint.check)
     progress.end()
-    return [
-        [[found[keys[repeat, number, index]] for index in range(len(task.items))] for number, task in enumerate(tasks)]
-        for repeat in range(evaluate.num_runs)
-    ]
+    answers: Answers = [[[] for _ in tasks] for _ in range(evaluate.num_runs)]
+    for (repeat, number, _), key in keys.items():  # in the order of the items
+        answers[repeat][number].append(found[key])
+    return answers
+
+
+def kept(replies: Replies, keys: Iterable[bytes]) -> dict[bytes, llm.Reply]:
+    """Those of the replies that are in the store."""
+    found = {}
+    for key in keys:
+        if reply := replies.get(key):
+            found[key] = reply
+    return found
 
 
 @contextmanager
 def counted(replies: Replies, wanted: set[bytes]) -> Iterator[None]:
-    """If asking ends early, say how many replies are on disk: they are not asked, or paid for, again."""
+    """If asking ends early, say how many replies are on disk. They are not paid for again."""
     try:
         yield
     except (PawlError, KeyboardInterrupt, SystemExit) as error:
-        told = (
-            f"{sum(replies.get(key) is not None for key in wanted)} of {len(wanted)} answers are kept, and the next run asks only the rest"
-        )
+        count = f"{len(kept(replies, wanted))} of {len(wanted)}"
+        told = f"{count} answers are kept, and the next run asks only the rest"
         if isinstance(error, PawlError):
             error.fix = "; ".join(filter(None, (error.fix, told)))
         else:
@@ -137,8 +174,8 @@ def _model(endpoint: Endpoint, engine: Engine, evaluate: Evaluate) -> LLM:
     )
 
 
-def _options(evaluate: Evaluate, repeat: int) -> dict[str, Any]:
-    options: dict[str, Any] = {"top_p": evaluate.top_p, "seed": evaluate.seed + repeat}
+def _options(evaluate: Evaluate, repeat: int) -> dict[str, object]:
+    options: dict[str, object] = {"top_p": evaluate.top_p, "seed": evaluate.seed + repeat}
     if evaluate.top_k:
         options["top_k"] = evaluate.top_k
     if evaluate.template:
@@ -150,23 +187,31 @@ def _length(turns: list[dict[str, str]]) -> int:
     return sum(len(turn["content"]) for turn in turns)
 
 
-def _check(reply: llm.Reply, item: str, endpoint: Endpoint, engine: Engine, evaluate: Evaluate) -> None:
+def _check(
+    reply: llm.Reply, item: str, endpoint: Endpoint, engine: Engine, evaluate: Evaluate
+) -> None:
     if engine.kind != "external" and reply.output_tokens == 0:
-        # the end token counts, so an empty answer has one token; none at all is how a failed generation looks
+        # the end token counts, so an empty answer has one token; a failed generation has none
         raise PawlError(
             f"the server generated nothing for item {item}",
             where=endpoint.base_url,
             fix="see the server's log in .pawl/logs, then run again",
         )
-    if not reply.estimated and reply.prompt_tokens + evaluate.max_output_tokens > engine.max_model_len:
+    needed = reply.prompt_tokens + evaluate.max_output_tokens
+    if not reply.estimated and needed > engine.max_model_len:
         raise PawlError(
-            f"item {item} has {reply.prompt_tokens} prompt tokens; with evaluate.max_output_tokens that is above engine.max_model_len",
-            where="engine.max_model_len", fix=f"set it to {reply.prompt_tokens + evaluate.max_output_tokens} or more",
-        )  # fmt: skip
+            f"item {item} has {reply.prompt_tokens} prompt tokens; with "
+            "evaluate.max_output_tokens that is above engine.max_model_len",
+            where="engine.max_model_len",
+            fix=f"set it to {needed} or more",
+        )
 
 
 class _Progress:
-    """Items done, accuracy so far, tokens a second and time left, every few seconds; on a terminal in one line that moves."""
+    """Every few seconds: items done, accuracy so far, tokens a second and time left.
+
+    On a terminal it is one line that moves.
+    """
 
     def __init__(self, total: int, before: int = 0) -> None:
         self.total, self.before, self.done, self.tokens = total, before, 0, 0
@@ -191,11 +236,12 @@ class _Progress:
         spent = max(time.monotonic() - self.begun, 1e-9)
         done = self.done + self.before
         left = spent / self.done * (self.total - done)
-        guess = f", {left:.0f} s left" if self.done * 10 >= self.total - self.before else ""  # the first wait for a batch of prompts
-        state = guess if done < self.total else f", in {spent:.0f} s"
+        state = ""
+        if done == self.total:
+            state = f", in {spent:.0f} s"
+        elif self.done * 10 >= self.total - self.before:  # the first wait for a batch of prompts
+            state = f", {left:.0f} s left"
         scored = f", {self.right / self.told_right:.0%} right" if self.told_right else ""
-        print(
-            f"  {done} of {self.total} items{scored}, {self.tokens / spent:.0f} tokens/s{state}".ljust(70 if end == "\r" else 0),
-            end=end,
-            flush=True,
-        )
+        speed = f"{self.tokens / spent:.0f} tokens/s"
+        line = f"  {done} of {self.total} items{scored}, {speed}{state}"
+        print(line.ljust(70) if end == "\r" else line, end=end, flush=True)

@@ -22,7 +22,8 @@ Ask = Callable[[Config, int], AbstractContextManager[results.Answered]]
 def measure(ask: Ask, tasks: list[Task], params: Config, root: Path, model: str) -> str:
     """Evaluate the validation items twice, write the figures below `root`, and say them.
 
-    The second run has half as many requests in flight: so the batches differ, as they do between two machines.
+    The second run has half as many requests in flight: so the batches differ, as they do between
+    two machines.
 
     Raises:
         PawlError: an evaluation failed. The replies so far are kept, and nothing is written.
@@ -49,7 +50,8 @@ def measure(ask: Ask, tasks: list[Task], params: Config, root: Path, model: str)
         report.write(path)
     return (
         f"noise: {report.flips} of {report.answers} verdicts changed, and {report.texts} texts\n"
-        f"  kept:  {path.relative_to(root)} (commit it: the page shows it beside each verdict of this configuration)"
+        f"  kept:  {path.relative_to(root)} (commit it: the page shows it beside each "
+        "verdict of this configuration)"
     )
 
 
@@ -58,7 +60,9 @@ def compare(rows: list[Answer], others: list[Answer]) -> tuple[Counts, dict[str,
     pairs = list(zip(rows, others, strict=True))
     assert all((one.item_id, one.repeat) == (other.item_id, other.repeat) for one, other in pairs)
     names = sorted({row.benchmark for row in rows})
-    return _counts(pairs), {name: _counts([pair for pair in pairs if pair[0].benchmark == name]) for name in names}
+    return _counts(pairs), {
+        name: _counts([pair for pair in pairs if pair[0].benchmark == name]) for name in names
+    }
 
 
 def _counts(pairs: list[tuple[Answer, Answer]]) -> Counts:

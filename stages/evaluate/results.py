@@ -1,10 +1,10 @@
-"""From items to answers to rows: the server, a second one where the first died, and what each split's rows add up to."""
+"""From items to answers to rows, and what each split's rows add up to."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
@@ -39,19 +39,27 @@ class Answered:
 
     replies: infer.Answers
     scorers: list[Scorer]
-    fingerprint: dict[str, Any]
+    fingerprint: dict[str, object]
 
 
 @contextmanager
 def answered(
-    tasks: list[Task], params: Config, base: dict[str, Any], model_dir: Path, adapter: Path | None, log: Path, run: int = 0
+    tasks: list[Task],
+    params: Config,
+    base: Mapping[str, Any],
+    model_dir: Path,
+    adapter: Path | None,
+    log: Path,
+    run: int = 0,
 ) -> Iterator[Answered]:
-    """All items' replies, for as long as the block lasts; the store that kept them is removed if it ends without an error.
+    """All items' replies, for as long as the block lasts.
 
-    A server that dies is started once more, and asked what is missing.
+    The store that kept them is removed if the block ends without an error. A server that dies is
+    started once more, and asked what is missing.
 
     Args:
-        run: not 0: the number of a run whose replies are to be its own, not those of another run with the same settings.
+        run: not 0: the number of a run whose replies are to be its own, not those of another run
+            with the same settings.
 
     Raises:
         PawlError: see `infer.ask` and `engine.serve`.
@@ -64,15 +72,25 @@ def answered(
     for attempt in (1, 2):
         try:
             with engine.serve(
-                params.engine, model_dir, adapter, log, weights_sha256=base["weights_sha256"],
-                meanwhile=None if scorers else load, beside=_beside(),
-            ) as endpoint:  # fmt: skip
-                fingerprint = endpoint.fingerprint | infer.settings(params.evaluate) | clock(params, base)
-                shaping = _shaping(fingerprint, endpoint, tasks, base) | {"base_url": params.engine.base_url}
-                shaping |= {"run": run} if run else {}
+                params.engine,
+                model_dir,
+                adapter,
+                log,
+                weights_sha256=base["weights_sha256"],
+                meanwhile=None if scorers else load,
+                beside=_beside(),
+            ) as endpoint:
+                fingerprint = endpoint.fingerprint | infer.settings(params.evaluate)
+                fingerprint |= clock(params, base)
+                shaping = _shaping(fingerprint, endpoint, tasks, base)
+                shaping["base_url"] = params.engine.base_url
+                if run:
+                    shaping["run"] = run
                 right = _right(tasks, scorers, params)
                 with infer.store(ROOT / ".pawl" / "eval", shaping) as kept:
-                    replies = infer.ask(endpoint, tasks, params.engine, params.evaluate, kept, right)
+                    replies = infer.ask(
+                        endpoint, tasks, params.engine, params.evaluate, kept, right
+                    )
             break
         except ServerDiedError as error:
             if attempt == 2:
@@ -82,23 +100,29 @@ def answered(
     remove(kept.path)
 
 
-def clock(params: Config, base: dict[str, Any]) -> dict[str, str]:
-    """Today's date, if a server that is not ours writes it into each prompt: its answers of another day are to other prompts.
+def clock(params: Config, base: Mapping[str, object]) -> dict[str, str]:
+    """Today's date, if a server that is not ours writes it into each prompt.
 
-    Our own engines write the date of model.date.
+    Its answers of another day are to other prompts. Our own engines write the date of model.date.
     """
-    return {"template_date": date.today().isoformat()} if params.engine.kind == "external" and base.get("date") else {}
+    if params.engine.kind != "external" or not base.get("date"):
+        return {}
+    return {"template_date": date.today().isoformat()}
 
 
-def split(which: str, tasks: list[Task], found: Answered, params: Config) -> tuple[list[Answer], Summary]:
+def split(
+    which: str, tasks: list[Task], found: Answered, params: Config
+) -> tuple[list[Answer], Summary]:
     """Rows and summary of one split; the rows of a repeat follow those of the one before."""
     thinking = _thinking(params)
     rows: list[Answer] = []
     ruled: dict[str, list[Verdicts]] = {}
     own = [task for task in tasks if task.split == which]
-    given = [
-        reply for replies in found.replies for task, answers in zip(tasks, replies, strict=True) if task.split == which for reply in answers
-    ]
+    given: list[llm.Reply] = []
+    for replies in found.replies:
+        for task, answers in zip(tasks, replies, strict=True):
+            if task.split == which:
+                given += answers
     fingerprint = found.fingerprint | ruler(own, params) | not_sent(given)
     verdicts: list[llm.Reply] = []
     short = sha256_text(json.dumps(fingerprint, sort_keys=True))[:16]
@@ -106,9 +130,20 @@ def split(which: str, tasks: list[Task], found: Answered, params: Config) -> tup
         for task, scorer, answers in zip(tasks, found.scorers, replies, strict=True):
             if task.split == which:
                 instead = _instead(task, scorer, params, verdicts)
-                rows += score.rows(task, answers, scorer, thinking=thinking, repeat=repeat, fingerprint=short, instead=instead, told=ruled)
+                rows += score.rows(
+                    task,
+                    answers,
+                    scorer,
+                    thinking=thinking,
+                    repeat=repeat,
+                    fingerprint=short,
+                    instead=instead,
+                    told=ruled,
+                )
     overall, benchmarks = summarize(rows)
-    benchmarks = {name: scores.model_copy(update=beside(ruled[name])) for name, scores in benchmarks.items()}
+    benchmarks = {
+        name: scores.model_copy(update=beside(ruled[name])) for name, scores in benchmarks.items()
+    }
     told = oddities(given)
     if judging := oddities(verdicts):
         told["engine_judge"] = Oddities(**judging)
@@ -117,22 +152,32 @@ def split(which: str, tasks: list[Task], found: Answered, params: Config) -> tup
     if thinking.closing:
         told["thinking"] = dict(thinking.counts)
     summary = KINDS[which](
-        split=which, overall=overall, benchmarks=benchmarks, items_sha256=benchmark.items_sha256(own), fingerprint=fingerprint, **told
+        split=which,
+        overall=overall,
+        benchmarks=benchmarks,
+        items_sha256=benchmark.items_sha256(own),
+        fingerprint=fingerprint,
+        **told,
     )
     return rows, summary
 
 
-def not_sent(replies: Sequence[llm.Reply]) -> dict[str, Any]:
-    """What the server refuses of the sampling, as the fingerprint has it: answers at its own temperature are other answers."""
+def not_sent(replies: Sequence[llm.Reply]) -> dict[str, list[str]]:
+    """What the server refuses of the sampling, for the fingerprint.
+
+    Answers at its own temperature are other answers.
+    """
     names = sorted({name for reply in replies for name in reply.not_sent})
     return {"not_sent": names} if names else {}
 
 
 def oddities(replies: Sequence[llm.Reply]) -> dict[str, Any]:
-    """What is odd about the replies of a split, as the fields of `Oddities`; empty if nothing is."""
+    """What is odd about the replies of a split, as fields of `Oddities`; empty if nothing is."""
     found: dict[str, Any] = {}
-    if missing := Counter(reply.finish_reason or "none given" for reply in replies if reply.missing):
-        found["unanswered"] = Unanswered(n=missing.total(), finish_reasons=dict(sorted(missing.items())))
+    missing = Counter(reply.finish_reason or "none given" for reply in replies if reply.missing)
+    if missing:
+        reasons = dict(sorted(missing.items()))
+        found["unanswered"] = Unanswered(n=missing.total(), finish_reasons=reasons)
     if signed := Counter(reply.model for reply in replies if reply.model):
         found["answered_as"] = dict(sorted(signed.items()))
     if estimated := sum(reply.estimated for reply in replies):
@@ -140,18 +185,23 @@ def oddities(replies: Sequence[llm.Reply]) -> dict[str, Any]:
     return found | not_sent(replies)
 
 
-def ruler(tasks: list[Task], params: Config) -> dict[str, Any]:
-    """What measures the answers of one split, as its fingerprint has it: the same whatever other splits were asked in the same call.
+def ruler(tasks: list[Task], params: Config) -> dict[str, object]:
+    """What measures the answers of one split, for its fingerprint.
 
-    An item's id is made of its last question and its answer; the worked examples before it, how OpenCompass scores it and who judges
-    it are here.
+    It is the same whatever other splits were asked in the same call. An item's id is made of its
+    last question and its answer; the worked examples before it, how OpenCompass scores it and who
+    judges it are here.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if any(not task.scoring for task in tasks):
-        found |= {"evaluator": params.benchmark.evaluator, "postprocessor": params.benchmark.postprocessor}
+        found |= {
+            "evaluator": params.benchmark.evaluator,
+            "postprocessor": params.benchmark.postprocessor,
+        }
     if suites := [task for task in tasks if task.scoring]:
         found["prompts_sha256"] = _prompts(tasks)
-        found["scoring_sha256"] = sha256_text(json.dumps({task.name: task.scoring for task in suites}, sort_keys=True))
+        scored = {task.name: task.scoring for task in suites}
+        found["scoring_sha256"] = sha256_text(json.dumps(scored, sort_keys=True))
     if any(scoring.is_judged(task) for task in suites):
         found["judge"] = judged.identity(params.engine.judge)
     return found
@@ -163,10 +213,16 @@ def _prompts(tasks: list[Task]) -> str:
     return sha256_text("\n".join(sorted(keys)))
 
 
-def _shaping(fingerprint: dict[str, Any], endpoint: engine.Endpoint, tasks: list[Task], base: dict[str, Any]) -> dict[str, Any]:
+def _shaping(
+    fingerprint: dict[str, object],
+    endpoint: engine.Endpoint,
+    tasks: list[Task],
+    base: Mapping[str, object],
+) -> dict[str, object]:
     """By which kept replies are found: all that shapes an answer, the base's small files too.
 
-    And the splits: two evaluations at once, of one model's two splits, must not remove each other's replies.
+    And the splits: two evaluations at once, of one model's two splits, must not remove each other's
+    replies.
     """
     splits = sorted({task.split for task in tasks})
     return fingerprint | {"model": endpoint.model, "files": base.get("files"), "splits": splits}
@@ -181,11 +237,12 @@ def _instead(task: Task, scorer: Scorer, params: Config, verdicts: list[llm.Repl
 
 
 def _thinking(params: Config) -> Thinking:
-    return Thinking(params.evaluate.think_open, params.evaluate.think_close, params.evaluate.think_begun)
+    known = params.evaluate
+    return Thinking(known.think_open, known.think_close, known.think_begun)
 
 
-def _right(tasks: list[Task], scorers: list[Scorer], params: Config) -> Any:
-    """Whether a reply is right, for the progress: of validation items alone, whose scorers are cheap."""
+def _right(tasks: list[Task], scorers: list[Scorer], params: Config) -> infer.IsRight:
+    """Whether a reply is right, for the progress: of validation items that are cheap to score."""
     by_task = dict(zip(map(id, tasks), scorers, strict=True))
 
     def right(task: Task, index: int, reply: llm.Reply) -> bool | None:

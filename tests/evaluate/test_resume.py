@@ -84,7 +84,7 @@ def test_other_sampling_another_model_or_another_question_is_asked_anew(run: Run
 
 
 def test_what_nobody_came_back_for_is_forgotten(tmp_path: Path) -> None:
-    for name, age_s in {"old.sqlite": 8 * 86400, "old.sqlite-wal": 8 * 86400, "old.jsonl": 8 * 86400, "new.sqlite": 0}.items():
+    for name, age_s in {"old.sqlite": 8 * 86400, "old.sqlite-wal": 8 * 86400, "new.sqlite": 0}.items():
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (time.time() - age_s,) * 2)
     with infer.store(tmp_path, {"a": 1}) as replies:
