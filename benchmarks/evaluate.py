@@ -3,7 +3,7 @@
 python -m benchmarks.evaluate [--pairs 3] [--full-pairs 1] [--items 200]      (make bench-eval)
 
 1. fifty short questions, the model served already
-2. the four evaluations of the embedded default: one shared server against four `opencompass` runs that start a server each
+2. the four evaluations of the embedded default: three servers against four `opencompass` runs that start a server each
 
 Both sides use the same server program and the same number of requests in flight, and go first by turns; the verdicts must be the same,
 item by item. Needs a finished run of the default in this working tree (models/, data/benchmark), and a machine that does nothing else.
@@ -126,9 +126,8 @@ def workspace(folder: Path, items: int) -> Path:
     return root
 
 
-def pawl(root: Path, *arguments: str, run: int = 0) -> None:
-    """`run`: the process that the shared server belongs to."""
-    env = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"} | {"PAWL_RUN_PID": str(run or ""), "PYTHONPATH": ""}
+def pawl(root: Path, *arguments: str) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"} | {"PYTHONPATH": ""}
     done = subprocess.run([sys.executable, "-m", *arguments], cwd=root, capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
 
@@ -179,10 +178,9 @@ def four(folder: Path, pairs: int, items: int) -> dict[str, Any]:
         shutil.copytree(merged.parent, root / ".pawl/merged", dirs_exist_ok=True)
 
         def we() -> None:
-            with one_run(root) as run:
-                pawl(root, "stages.evaluate", "--base", "--split", "val", "--split", "test", run=run)
-                pawl(root, "stages.evaluate", "--split", "val", run=run)
-                pawl(root, "stages.evaluate", "--split", "test", run=run)
+            pawl(root, "stages.evaluate", "--base", "--split", "val", "--split", "test")
+            pawl(root, "stages.evaluate", "--split", "val")
+            pawl(root, "stages.evaluate", "--split", "test")
 
         def they() -> dict[Any, Any]:
             found = {}
@@ -197,19 +195,6 @@ def four(folder: Path, pairs: int, items: int) -> dict[str, Any]:
             return {key: sum(part[key] for part in parts) for key in parts[0]}
 
         return paired(pairs, we, they, same)
-
-
-@contextlib.contextmanager
-def one_run(root: Path) -> Iterator[int]:
-    """A process for a shared server to belong to; when it ends, the server does, so that the next measurement starts its own."""
-    owner = subprocess.Popen(["sleep", "infinity"])
-    try:
-        yield owner.pid
-    finally:
-        owner.kill()
-        owner.wait()
-        while any((root / ".pawl/serve").glob("*.json")):
-            time.sleep(0.1)
 
 
 def paired(pairs: int, we: Callable[[], None], they: Callable[[], Any], same: Callable[[Any], dict[str, int]]) -> dict[str, Any]:

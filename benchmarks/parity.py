@@ -29,7 +29,6 @@ def declared(name: str) -> Engine:
     merged = OmegaConf.merge(OmegaConf.structured(Engine), OmegaConf.load(ROOT / f"conf/engine/{name}.yaml"))
     value = OmegaConf.to_object(merged)
     assert isinstance(value, Engine)
-    value.keep_alive = False
     return value
 
 

@@ -108,14 +108,15 @@ def _serve(folder: Path, model: Path, kind: str, patch: pytest.MonkeyPatch) -> d
     seen: list[Command] = []
 
     @contextmanager
-    def running(given: Any, make: server.Make, *rest: Any, wanted: Wanted | None, **more: Any) -> Iterator[server.Running]:
+    def started(name: str, make: server.Make, *rest: Any) -> Iterator[server.Running]:
+        wanted: Wanted | None = rest[-1]
         with lease.leased(wanted or Wanted(), "vllm server") as gpus:
             seen.append(make(8000, gpus))
-            yield server.Running(8000, lambda: None)
+            yield server.Running(8000, make(8000, gpus).model, lambda: None)
 
     patch.setattr(engine, "interpreter", lambda kind: sys.executable)
     patch.setattr(engine, "engine_version", lambda kind, python: "the pinned one")
-    patch.setattr(engine, "_running", running)
+    patch.setattr(server, "started", started)
     try:
         with engine.serve(params(folder, f"engine={kind}").engine, model, None, folder / "log", weights_sha256="0") as endpoint:
             told = {key: endpoint.fingerprint[key] for key in ("gpu", "tensor_parallel", "batch_invariant") if key in endpoint.fingerprint}

@@ -131,8 +131,6 @@ def remarks(root: Path = Path("/")) -> list[str]:
             f"GPUs of several kinds are visible ({', '.join(names)}): those with most memory serve, and a training "
             "on several takes all: name those to use in CUDA_VISIBLE_DEVICES"
         )
-    if not (root / "proc/locks").exists():
-        found.append("no /proc/locks (a sandbox such as gVisor): on a GPU each evaluation starts a server of its own")
     return found
 
 

@@ -1,10 +1,8 @@
-"""Which process computes on which GPU: a lock for each, taken by trainings and by served models,
-waited for if it is taken.
+"""Which process computes on which GPU: a lock for each, which trainings and evaluations take.
 
 The locks lie in .pawl/gpu of the main checkout, so that the clones that DVC makes share them. The
 kernel drops the lock of a killed process. Nobody waits for ever: a process that trains or serves
-waits for no other GPU, a server ends if its own run waits to train (and soon, if it is idle and
-another run waits), and one process at a time gathers several GPUs.
+waits for no other GPU, and one process at a time gathers several GPUs.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Required, TypedDict, cast
 
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, main_root
@@ -52,9 +50,7 @@ class Wanted:
 
 @dataclass
 class Lease:
-    """GPUs that are this process's until `close`, or until the child to which the locks were passed
-    ends.
-    """
+    """GPUs that are this process's until `close`."""
 
     taken: dict[Card, IO[str]] = field(default_factory=dict)
 
@@ -65,22 +61,10 @@ class Lease:
     def environment(self) -> dict[str, str]:
         return environment(self.cards)
 
-    def descriptors(self) -> list[int]:
-        """To pass to a child process, which then holds the locks too."""
-        return [file.fileno() for file in self.taken.values()]
-
-    def note(self, who: str, pid: int, serves: Path | None = None) -> None:
-        """Write into the locks who holds them. `serves`: the state file of a shared server, which
-        may be asked to end.
-        """
+    def note(self, who: str, pid: int) -> None:
+        """Write into the locks who holds them."""
         tree = os.environ.get("DVC_EXP_NAME") or ROOT.name
-        told = {
-            "who": who,
-            "pid": pid,
-            "tree": tree,
-            "root": str(ROOT),
-            "serves": str(serves or ""),
-        }
+        told = {"who": who, "pid": pid, "tree": tree}
         for file in self.taken.values():
             with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
                 file.seek(0)
@@ -90,8 +74,17 @@ class Lease:
 
     def close(self) -> None:
         for file in self.taken.values():
-            file.close()  # and no more: to unlock it would unlock it for a child too
+            file.close()
         self.taken.clear()
+
+
+class Holder(TypedDict, total=False):
+    """Who holds the GPU with this index: what, as which process, in which tree."""
+
+    index: Required[int]
+    who: str
+    pid: int
+    tree: str
 
 
 @contextlib.contextmanager
@@ -173,9 +166,10 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
 
 
-def _add_free(lease: Lease, wanted: Wanted, folder: Path, who: str, *, settled: bool) -> list[dict[str, Any]]:
-    """Lock free GPUs up to `most`; those that strangers fill only if they alone are left. Returns
-    the holders of the others.
+def _add_free(lease: Lease, wanted: Wanted, folder: Path, who: str, *, settled: bool) -> list[Holder]:
+    """Lock free GPUs up to `most`, and say who holds the others.
+
+    GPUs that strangers fill are taken only if they alone are left.
     """
     seen = {card.uuid: card for card in visible()}  # how much memory is free has changed meanwhile
     ours = {card.uuid for card in lease.taken}
@@ -184,13 +178,11 @@ def _add_free(lease: Lease, wanted: Wanted, folder: Path, who: str, *, settled: 
     roomy = [card for card in cards if card.free_gib >= wanted.share * card.total_gib]
     with exclusive(folder / "choosing"):  # nobody meets a lock that is only being tried
         _lock(lease, folder, roomy, wanted.most)
-        others = [told for card in cards if card not in lease.taken and (told := _holder(folder, card))]
+        holders = [_holder(folder, card) for card in cards if card not in lease.taken]
+        others = [holder for holder in holders if holder]
         if settled and not others:
             _lock(lease, folder, cards, wanted.least)
         lease.note(who, os.getpid())
-    if len(lease.taken) < wanted.least:
-        for told in others:
-            _ask_to_end(told)
     return others
 
 
@@ -203,9 +195,7 @@ def _lock(lease: Lease, folder: Path, cards: Sequence[Card], most: int) -> None:
 
 
 def _is_next(stack: contextlib.ExitStack, folder: Path) -> bool:
-    """Whether it is this process that may gather several GPUs, holding some while it waits for
-    others.
-    """
+    """Whether this process may gather several GPUs, holding some while it waits for others."""
     file = _try_lock(folder / "several")
     if file:
         stack.enter_context(file)
@@ -232,47 +222,41 @@ def _file(folder: Path, card: Card) -> Path:
     return folder / f"{re.sub(r'[^A-Za-z0-9_-]', '_', card.uuid)}.lock"
 
 
-def _holder(folder: Path, card: Card) -> dict[str, Any]:
-    """What the holder of a GPU's lock wrote into it, with `index`; {} if nobody holds it."""
+def _holder(folder: Path, card: Card) -> Holder | None:
+    """Who holds a GPU's lock, None if nobody does."""
     path = _file(folder, card)
     if not path.exists():
-        return {}
+        return None
     if file := _try_lock(path):
         file.close()
-        return {}
+        return None
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        told = None
-    return {**(told if isinstance(told, dict) else {}), "index": card.index}
+        return cast(Holder, {**told, "index": card.index})
+    except (OSError, ValueError, TypeError):  # it may be written at this moment
+        return {"index": card.index}
 
 
-def _ask_to_end(told: dict[str, Any]) -> None:
-    """Ask a shared server to make room: that of this tree at once, another run's when it has been
-    idle for a while.
-    """
-    state = Path(told.get("serves") or "/nonexistent")
-    if state.exists():
-        with contextlib.suppress(OSError):
-            state.with_suffix(".stop" if told["root"] == str(ROOT) else ".wanted").touch()
-
-
-def _reason(others: list[dict[str, Any]]) -> str:
+def _reason(others: list[Holder]) -> str:
     if not others:
         return "programs that are not Pawl's fill its memory (nvidia-smi)"
-    shown = [
-        f"GPU {told['index']} is held by {told.get('who', 'a process')} of {told.get('tree', 'another clone')}"
-        f" (process {told.get('pid', 'unknown')})"
-        for told in others[:3]
-    ]
-    return ", ".join(shown) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    shown = []
+    for holder in others[:3]:
+        who, tree = holder.get("who", "a process"), holder.get("tree", "another clone")
+        by = f"{who} of {tree} (process {holder.get('pid', 'unknown')})"
+        shown.append(f"GPU {holder['index']} is held by {by}")
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    return ", ".join(shown) + more
 
 
 def _count(wanted: Wanted) -> str:
     return "a GPU" if wanted.least == 1 else f"{wanted.least} GPUs"
 
 
-def _too_long(wanted: Wanted, reason: str, others: list[dict[str, Any]], limit_s: float, folder: Path) -> PawlError:
-    pids = sorted({str(told["pid"]) for told in others if told.get("pid")})
-    fix = f"wait for it, or end it: kill {' '.join(pids)}" if pids else "free a GPU, or name another in CUDA_VISIBLE_DEVICES"
-    return PawlError(f"waited {limit_s / 3600:.3g} h for {_count(wanted)}: {reason}", where=str(folder), fix=fix)
+def _too_long(wanted: Wanted, reason: str, others: list[Holder], limit_s: float, folder: Path) -> PawlError:
+    pids = sorted({str(holder["pid"]) for holder in others if holder.get("pid")})
+    fix = "free a GPU, or name another in CUDA_VISIBLE_DEVICES"
+    if pids:
+        fix = f"wait for it, or end it: kill {' '.join(pids)}"
+    what = f"waited {limit_s / 3600:.3g} h for {_count(wanted)}: {reason}"
+    return PawlError(what, where=str(folder), fix=fix)

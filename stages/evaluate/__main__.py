@@ -41,8 +41,6 @@ def main() -> None:
                 "engine.startup_timeout_s",
                 "engine.api_key_env",
                 "engine.gpu_memory_utilization",
-                "engine.keep_alive",
-                "engine.keep_alive_idle_s",
                 "evaluate.concurrency",
                 "evaluate.request_timeout_s",
                 "evaluate.retries",

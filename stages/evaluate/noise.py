@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -28,7 +27,6 @@ def measure(ask: Ask, tasks: list[Task], params: Config, root: Path, model: str)
     Raises:
         PawlError: an evaluation failed. The replies so far are kept, and nothing is written.
     """
-    os.environ.setdefault("PAWL_RUN_PID", str(os.getpid()))  # both runs share one server
     again = copy.deepcopy(params)
     many = infer.in_flight(params.engine, params.evaluate)
     again.evaluate.concurrency = max(1, many // 2)

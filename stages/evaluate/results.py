@@ -78,7 +78,6 @@ def answered(
                 log,
                 weights_sha256=base["weights_sha256"],
                 meanwhile=None if scorers else load,
-                beside=_beside(),
             ) as endpoint:
                 fingerprint = endpoint.fingerprint | infer.settings(params.evaluate)
                 fingerprint |= clock(params, base)
@@ -253,9 +252,3 @@ def _right(tasks: list[Task], scorers: list[Scorer], params: Config) -> infer.Is
         return score.rows(alone, [reply], scorer, thinking=_thinking(params))[0].correct
 
     return right
-
-
-def _beside() -> Path | None:
-    """The adapter that this run's other evaluations ask for, where it has been trained already."""
-    path = ROOT / "models" / "adapter"
-    return path if (path / "adapter_config.json").is_file() else None

@@ -24,7 +24,6 @@ EXACT = {"engine": "transformers", "device": "cpu", "dtype": "float32"}
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("PAWL_RUN_PID", "1")  # so that the code under test leaves the variable alone
     return Run(tmp_path, monkeypatch)
 
 

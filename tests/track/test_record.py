@@ -85,7 +85,7 @@ def test_what_shapes_no_result_makes_no_new_run(run, sections):
 
     for section, name, value in (
         ("launcher", "timeout_h", 1.0), ("launcher", "checkpoint_steps", 7), ("evaluate", "retries", 9), ("evaluate", "concurrency", 3),
-        ("engine", "startup_timeout_s", 9.0), ("engine", "keep_alive", False), ("tracking", "experiment", "elsewhere"),
+        ("engine", "startup_timeout_s", 9.0), ("engine", "gpu_memory_utilization", 0.5), ("tracking", "experiment", "elsewhere"),
     ):  # fmt: skip
         assert after(section, name, value) == before, f"{section}.{name}"
     for section, name, value in (

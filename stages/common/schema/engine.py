@@ -16,7 +16,6 @@ class Engine:
     """What stands behind the OpenAI-compatible endpoint that evaluation talks to.
 
     Attributes:
-        keep_alive: the evaluations of one `dvc repro` share one server; it ends with the run, or unused after keep_alive_idle_s.
         gpu_memory_utilization: share of each GPU that vLLM takes.
         tensor_parallel: GPUs that share one copy of the model: a number, or `auto`, as few as it fits on; the other GPUs hold copies.
         batch_invariant: vLLM on a GPU answers a request alike whatever is computed beside it, where the GPU can (capability 8.0).
@@ -30,8 +29,6 @@ class Engine:
     dtype: str = choice("auto", "bfloat16", "float16", "float32")
     max_model_len: int = number(low=16, unit="tokens")
     startup_timeout_s: float = number(above=0, unit="seconds", shapes=False)
-    keep_alive: bool = aside(True)
-    keep_alive_idle_s: float = number(900.0, above=0, unit="seconds", shapes=False)
     gpu_memory_utilization: float = number(0.9, above=0, high=1, shapes=False)
     tensor_parallel: str = "auto"
     batch_invariant: bool = True

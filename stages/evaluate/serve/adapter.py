@@ -1,4 +1,4 @@
-"""A LoRA adapter: its identity, its rank, and the model that it makes of its base when the two are merged.
+"""A LoRA adapter: its identity, its rank, and the model that it makes of its base.
 
 python -m stages.evaluate.serve.adapter BASE ADAPTER TARGET
 
@@ -24,7 +24,14 @@ from stages.common.gpus import hide_gpu_packages
 from stages.common.machine import machine_gib
 from stages.common.placement import needed_gib
 
-_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # vLLM's --max-lora-rank takes no other (vllm/config/lora.py, 0.32)
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""vLLM's --max-lora-rank takes no other (vllm/config/lora.py, 0.32)."""
+_TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 _KEPT = 1
 """Merged models that nobody serves; each is as large as the base in float32."""
 _WORKING_GIB = 1.5
@@ -33,9 +40,15 @@ _RECIPE = "1"  # raise it when the merge changes, so that old ones are not taken
 
 
 def sha256(adapter: Path) -> str:
-    """Hash of what the adapter computes: weights and settings, but not where its base lay nor the order of a set of names."""
-    settings = {key: sorted(value, key=str) if isinstance(value, list) else value for key, value in _config(adapter).items()}
+    """Hash of what the adapter computes: weights and settings.
+
+    It leaves out where its base lay, and the order of a set of names.
+    """
+    settings = dict(_config(adapter))
     settings.pop("base_model_name_or_path", None)
+    for key, value in settings.items():
+        if isinstance(value, list):
+            settings[key] = sorted(value, key=str)
     return sha256_text(json.dumps(settings, sort_keys=True) + sha256_file(_weights(adapter)))
 
 
@@ -51,7 +64,9 @@ def max_rank(adapter: Path) -> int:
         if rank <= allowed:
             return allowed
     raise PawlError(
-        f"the adapter's rank is {rank}, vLLM serves {_RANKS[-1]} at most", where=str(adapter), fix="engine=transformers merges it"
+        f"the adapter's rank is {rank}, vLLM serves {_RANKS[-1]} at most",
+        where=str(adapter),
+        fix="engine=transformers merges it",
     )
 
 
@@ -61,9 +76,14 @@ def is_adapter(folder: Path) -> bool:
 
 
 def needs_merge(adapter: Path) -> bool:
-    """Whether vLLM cannot serve this adapter beside its base: DoRA, whole modules, a vocabulary of another size, trained biases."""
+    """Whether vLLM cannot serve this adapter beside its base.
+
+    Such as: DoRA, whole modules, a vocabulary of another size, trained biases.
+    """
     config = _config(adapter)
-    if config.get("use_dora") or config.get("modules_to_save") or config.get("bias") not in (None, "none"):
+    if config.get("use_dora") or config.get("modules_to_save"):
+        return True
+    if config.get("bias") not in (None, "none"):
         return True
     if config.get("trainable_token_indices") or config.get("peft_type", "LORA") != "LORA":
         return True
@@ -71,28 +91,35 @@ def needs_merge(adapter: Path) -> bool:
 
 
 @contextmanager
-def merged(base: Path, adapter: Path, weights_sha256: str, log: Path, meanwhile: Callable[[], None]) -> Iterator[Path]:
-    """Give base and adapter as one float32 model, made once and kept under .pawl/merged by the hash of both.
+def merged(
+    base: Path, adapter: Path, weights_sha256: str, log: Path, meanwhile: Callable[[], None]
+) -> Iterator[Path]:
+    """Base and adapter as one float32 model, kept under .pawl/merged by the hash of both.
 
-    float32, because bfloat16 has 8 bits of mantissa and would round most of an adapter's change away. Merging takes 15 s, nearly all
-    of it imports; `meanwhile` is called again and again while it lasts. (`transformers serve` 5.6 cannot load an adapter: it needs
-    peft 0.18.2 or later, and LLaMA-Factory 0.9.5 wants 0.18.1.)
+    float32, because bfloat16 has 8 bits of mantissa and would round most of an adapter's change
+    away. Merging takes 15 s, nearly all of it imports; `meanwhile` is called again and again while
+    it lasts. (`transformers serve` 5.6 cannot load an adapter: it needs peft 0.18.2 or later, and
+    LLaMA-Factory 0.9.5 wants 0.18.1.)
     """
     cache = main_root() / ".pawl" / "merged"
-    key = sha256_text(f"{_RECIPE} {weights_sha256} {sha256(adapter)} {[sha256_file(path) for path in sorted(_companions(base))]}")[:24]
+    files = [sha256_file(path) for path in sorted(_companions(base))]
+    key = sha256_text(f"{_RECIPE} {weights_sha256} {sha256(adapter)} {files}")[:24]
     target = cache / key
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / f"{key}.lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two evaluations of one adapter: the second waits and finds it made
+        # of two evaluations of one adapter the second waits, and finds it made
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not (target / "config.json").is_file():
             _forget_old(cache, 0)
             _check_room(base, cache)
             print("merging the adapter into its base")
             with fresh_folder(target) as folder:
-                argv = [sys.executable, "-m", "stages.evaluate.serve.adapter", str(base), str(adapter), str(folder)]
+                argv = [sys.executable, "-m", "stages.evaluate.serve.adapter"]
+                argv += map(str, (base, adapter, folder))
                 env = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
                 if process.run(argv, log=log, env=env, watch=meanwhile, poll_s=0.2):
-                    raise PawlError(f"the adapter could not be merged:\n{process.tail(log, 1500)}", where=str(log))
+                    end = process.tail(log, 1500)
+                    raise PawlError(f"the adapter could not be merged:\n{end}", where=str(log))
         os.utime(target)
         _forget_old(cache, _KEPT)
         fcntl.flock(lock, fcntl.LOCK_SH)  # in use: nobody forgets it
@@ -100,17 +127,19 @@ def merged(base: Path, adapter: Path, weights_sha256: str, log: Path, meanwhile:
 
 
 def _check_room(base: Path, cache: Path) -> None:
-    """Refuse a merge that memory or disk cannot hold: in float32, 28 GiB for 7 billion parameters."""
+    """Refuse a merge that memory or disk cannot hold: 28 GiB for 7 billion parameters."""
     config = read_json(base / "config.json")
     model = needed_gib(base, config.get("text_config") or config, "float32", 0)
-    fix = "free some; or engine=vllm, which serves a plain LoRA adapter beside its base and merges nothing"
+    fix = "free some; or engine=vllm, which serves a plain LoRA adapter and merges nothing"
     for what, needed, free in (
         ("memory", model + _WORKING_GIB, machine_gib()),
         (f"disk at {cache}", model, shutil.disk_usage(cache).free / 2**30),
     ):
         if needed > free:
             raise PawlError(
-                f"to merge the adapter takes {needed:.1f} GiB of {what}, {free:.1f} GiB are free", where="models/adapter", fix=fix
+                f"to merge the adapter takes {needed:.1f} GiB of {what}, {free:.1f} GiB are free",
+                where="models/adapter",
+                fix=fix,
             )
 
 
@@ -127,17 +156,22 @@ def _forget_old(cache: Path, kept: int) -> None:
 
 
 def _companions(base: Path) -> Iterator[Path]:
-    """The small files beside the weights: tokenizer, chat template, generation settings. The base's own are served, not the adapter's."""
+    """The small files beside the weights: tokenizer, chat template, generation settings.
+
+    The base's own are served, not the adapter's.
+    """
     for path in base.iterdir():
-        kept = path.suffix in (".json", ".jinja", ".model", ".txt", ".py") and path.name != "config.json"
-        if kept and path.is_file() and not path.name.endswith(".index.json"):
+        if path.name == "config.json" or path.name.endswith(".index.json"):
+            continue
+        if path.suffix in (".json", ".jinja", ".model", ".txt", ".py") and path.is_file():
             yield path
 
 
 def _config(adapter: Path) -> dict[str, Any]:
     config = read_json(adapter / "adapter_config.json")
     if not isinstance(config, dict):
-        raise PawlError("not an adapter's settings", where=str(adapter / "adapter_config.json"), fix="run 'dvc repro train'")
+        where = str(adapter / "adapter_config.json")
+        raise PawlError("not an adapter's settings", where=where, fix="run 'dvc repro train'")
     return config
 
 
@@ -165,7 +199,8 @@ def _tensors(path: Path) -> list[str]:
         with open(path, "rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     except (ValueError, OverflowError, MemoryError):
-        raise PawlError("not a safetensors file", where=str(path), fix="run 'dvc repro --force train'") from None
+        fix = "run 'dvc repro --force train'"
+        raise PawlError("not a safetensors file", where=str(path), fix=fix) from None
     return [name for name in header if name != "__metadata__"]
 
 
@@ -179,13 +214,14 @@ def main() -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     grown = _vocabulary(adapter)
     if grown and grown != model.get_input_embeddings().weight.shape[0]:
-        model.resize_token_embeddings(grown)  # training added tokens; their rows come with the adapter
+        # training added tokens; their rows come with the adapter
+        model.resize_token_embeddings(grown)
     model = PeftModel.from_pretrained(model, adapter).merge_and_unload(safe_merge=True)
     model.save_pretrained(target)
     for path in _companions(base):  # save_pretrained writes some of them too
         shutil.copy(path, target / path.name)
-    if grown and (adapter / "tokenizer.json").is_file():  # with new tokens, the tokenizer that knows them
-        for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+    if grown and (adapter / "tokenizer.json").is_file():
+        for name in _TOKENIZER:  # the one that knows the new tokens
             if (adapter / name).is_file():
                 shutil.copy(adapter / name, target / name)
 

@@ -1,10 +1,10 @@
-"""Serve causal language models behind an OpenAI-compatible endpoint, many requests at once: the engine `transformers`.
+"""The engine `transformers`: a causal language model behind an OpenAI-compatible endpoint.
 
-python -m stages.evaluate.serve.batching --port 9100 --dtype float32 --device cpu --max-model-len 1024 [--max-batch 32]
+python -m stages.evaluate.serve.batching --model models/base --port 9100 --max-model-len 1024
 
-A request names its model by folder, so that one server answers for a base model and for what was made of it. Requests that wait are
-generated together: what all prompts begin with is read once, finished rows leave the batch, and each row samples with its own seed.
-(`transformers serve` 5.6 attends over the blocks of all requests in one row: 58 tokens/s on 2 cores, where this has about 200.)
+Requests that wait are generated together: what all prompts begin with is read once, finished rows
+leave the batch, and each row samples with its own seed. (`transformers serve` 5.6 attends over the
+blocks of all requests in one row: 58 tokens/s on 2 cores, where this has about 200.)
 """
 
 from __future__ import annotations
@@ -15,42 +15,39 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-from stages.common.files import read_json
-from stages.common.machine import machine_gib
-from stages.common.placement import needed_gib
 
 VERSION = "1"  # part of the fingerprint: raise it when this answers otherwise
 _GATHER_S = 0.02  # how long the first request of a batch waits for others
-_MODELS = 2  # kept in memory, if they fit: a base and its fine-tuned model
 _SHARED = 16  # tokens that all prompts must begin with before reading them once pays
-_PADDED = {"cpu": 16_384, "cuda": 131_072}  # tokens of a batch with its padding: bounds the memory that reading the prompts takes
+_PADDED = {"cpu": 16_384, "cuda": 131_072}
+"""Tokens of a batch with its padding: bounds the memory that reading the prompts takes."""
 
 
 @dataclass
 class Request:
-    """One conversation as tokens, and what was generated for it. `done` is called once, from the generating thread.
+    """One conversation as tokens, and what was generated for it.
 
-    `closed`: it was answered, or nobody waits for it any more (a client that timed out asks again, and would wait behind itself).
+    Attributes:
+        done: called once, from the generating thread, with the request or with an exception.
+        closed: it was answered, or nobody waits for it any more (a client that timed out asks
+            again, and would wait behind itself).
     """
 
-    model: str
     tokens: list[int]
     max_tokens: int
     temperature: float
     top_p: float
     top_k: int
     seed: int
-    done: Callable[[Any], None]
+    done: Callable[[Request | Exception], None]
     output: list[int] = field(default_factory=list)
     finish_reason: str = "length"
     closed: bool = False
 
-    def answer(self, value: Any) -> None:
+    def answer(self, value: Request | Exception) -> None:
         self.closed = True
         self.done(value)
 
@@ -59,44 +56,16 @@ class Refused(Exception):
     """A request that cannot be answered, whatever the server does: status 400."""
 
 
-class Models:
-    """Models and tokenizers by folder, the last few of them in memory."""
+def load(folder: str, dtype: str, device: str) -> tuple[Any, Any]:
+    """The model and the tokenizer of a folder."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    def __init__(self, dtype: str, device: str) -> None:
-        self.dtype, self.device, self.loaded = dtype, device, {}  # type: ignore[var-annotated]
-        self.lock = threading.Lock()
-
-    def get(self, folder: str) -> tuple[Any, Any]:
-        """Model and tokenizer of a folder. Raises Refused if there is no model."""
-        with self.lock:
-            if folder not in self.loaded:
-                if not (Path(folder) / "config.json").is_file():
-                    raise Refused(f"no model in {folder}")
-                import torch
-                from transformers import AutoModelForCausalLM, AutoTokenizer
-
-                while len(self.loaded) >= _MODELS or (self.loaded and not fits_beside(Path(folder), self.dtype, self.device)):
-                    del self.loaded[next(iter(self.loaded))]
-                print(f"loading {folder}", flush=True)
-                dtype = "auto" if self.dtype == "auto" else getattr(torch, self.dtype)
-                straight = None if self.device == "cpu" else self.device  # onto the GPU, without a copy in the machine's memory
-                model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, device_map=straight)
-                self.loaded[folder] = model.to(self.device).eval(), AutoTokenizer.from_pretrained(folder)
-            self.loaded[folder] = self.loaded.pop(folder)  # the last used is the last to go
-            return self.loaded[folder]  # type: ignore[no-any-return]
-
-
-def fits_beside(folder: Path, dtype: str, device: str) -> bool:
-    """Whether a model fits into what is free now, beside others that are in memory."""
-    config = read_json(folder / "config.json")
-    if device == "cpu":
-        free_gib = machine_gib()
-    else:
-        import torch
-
-        torch.cuda.empty_cache()
-        free_gib = torch.cuda.mem_get_info()[0] / 2**30
-    return needed_gib(folder, config.get("text_config") or config, dtype, 0) <= free_gib
+    print(f"loading {folder}", flush=True)
+    precision = "auto" if dtype == "auto" else getattr(torch, dtype)
+    straight = None if device == "cpu" else device  # without a copy in the machine's memory
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=precision, device_map=straight)
+    return model.to(device).eval(), AutoTokenizer.from_pretrained(folder)
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> set[int]:
@@ -107,12 +76,14 @@ def stop_tokens(model: Any, tokenizer: Any) -> set[int]:
 
 
 def shared_prefix(rows: list[list[int]]) -> int:
-    """How many tokens all rows begin with, one less than the shortest at most; 0 where that is too few to pay."""
+    """How many tokens all rows begin with: one less than the shortest at most, 0 if too few."""
     if len(rows) < 2:
         return 0
     first, last = min(rows), max(rows)
-    length = next((n for n, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), min(len(first), len(last)))
-    length = min(length, min(map(len, rows)) - 1)
+    most = min(map(len, rows)) - 1
+    length = 0
+    while length < most and first[length] == last[length]:
+        length += 1
     return length if length >= _SHARED else 0
 
 
@@ -128,19 +99,29 @@ def generate(model: Any, tokenizer: Any, batch: list[Request]) -> None:
     cache = DynamicCache(config=model.config)
     with torch.inference_mode():
         if prefix:
-            model(torch.tensor([batch[0].tokens[:prefix]], device=device), past_key_values=cache, use_cache=True, logits_to_keep=1)
+            shared = torch.tensor([batch[0].tokens[:prefix]], device=device)
+            model(shared, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache.batch_repeat_interleave(len(batch))
         # prefix, padding, rest: padding is masked, and positions count what is there
-        tokens = torch.tensor([[0] * (width - len(row)) + row for row in rest], device=device)
-        mask = torch.tensor([[1] * prefix + [0] * (width - len(row)) + [1] * len(row) for row in rest], device=device)
+        padding = [[0] * (width - len(row)) for row in rest]
+        padded = [left + row for left, row in zip(padding, rest, strict=True)]
+        seen = [[1] * prefix + left + [1] * (width - len(left)) for left in padding]
+        tokens, mask = torch.tensor(padded, device=device), torch.tensor(seen, device=device)
         positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, prefix:]
         dice = [torch.Generator(device="cpu").manual_seed(request.seed) for request in batch]
         running = list(range(len(batch)))
         while running:
             out = model(
-                tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
-            )  # fmt: skip
-            chosen = choose(out.logits[:, -1].float(), [batch[index] for index in running], [dice[index] for index in running])
+                tokens,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            asked = [batch[index] for index in running]
+            thrown = [dice[index] for index in running]
+            chosen = choose(out.logits[:, -1].float(), asked, thrown)
             kept = []
             for place, (index, token) in enumerate(zip(running, chosen, strict=True)):
                 request = batch[index]
@@ -164,7 +145,12 @@ def generate(model: Any, tokenizer: Any, batch: list[Request]) -> None:
 
 
 def choose(logits: Any, batch: list[Request], dice: list[Any]) -> list[int]:
-    """The next token of each row: the likeliest at temperature 0, else drawn by its own generator. logits: [rows, vocabulary], float32."""
+    """The next token of each row: the likeliest at temperature 0, else drawn by its generator.
+
+    Args:
+        logits: [rows, vocabulary], float32.
+        dice: the generators, one for each row.
+    """
     import torch
 
     best = logits.argmax(-1).tolist()
@@ -175,20 +161,21 @@ def choose(logits: Any, batch: list[Request], dice: list[Any]) -> list[int]:
         if request.top_k > 0:
             scores = scores[: request.top_k]
         shares = torch.softmax(scores, -1)
-        shares = shares[: int((shares.cumsum(-1) - shares < request.top_p).sum())]  # the fewest tokens that hold top_p
+        fewest = int((shares.cumsum(-1) - shares < request.top_p).sum())  # that hold top_p
+        shares = shares[:fewest]
         best[row] = int(order[torch.multinomial(shares, 1, generator=dice[row])])
     return [int(token) for token in best]
 
 
 def next_batch(waiting: list[Request], max_batch: int, max_padded: int) -> list[Request]:
-    """Take requests of one model off the list: the oldest decides which, then those of nearly its length join it."""
+    """Take requests off the list: the oldest, and those of nearly its length."""
     first = waiting[0]
-    same = sorted((request for request in waiting if request.model == first.model), key=lambda request: -len(request.tokens))
-    start = next(place for place, request in enumerate(same) if request is first)
-    start = max(0, min(start, len(same) - max_batch))
+    longest = sorted(waiting, key=lambda request: -len(request.tokens))
+    start = next(place for place, request in enumerate(longest) if request is first)
+    start = max(0, min(start, len(longest) - max_batch))
     taken: list[Request] = []
-    for request in same[start:]:
-        if len(taken) == max_batch or (taken and (len(taken) + 1) * len(taken[0].tokens) > max_padded):
+    for request in longest[start : start + max_batch]:
+        if taken and (len(taken) + 1) * len(taken[0].tokens) > max_padded:
             break
         taken.append(request)
     if first not in taken:
@@ -198,12 +185,16 @@ def next_batch(waiting: list[Request], max_batch: int, max_padded: int) -> list[
     return taken
 
 
-def work(inbox: queue.Queue[Request], models: Models, max_batch: int) -> None:
-    """The generating thread, for ever: an error answers its batch; one that is too large for the memory is made again in smaller ones."""
+def work(inbox: queue.Queue[Request], model: Any, tokenizer: Any, max_batch: int) -> None:
+    """The generating thread, which never ends.
+
+    An error answers its batch; a batch too large for the memory is made again in smaller ones.
+    """
     waiting: list[Request] = []
-    padded = _PADDED["cuda" if models.device.startswith("cuda") else "cpu"]
+    padded = _PADDED["cpu" if model.device.type == "cpu" else "cuda"]
     while True:
-        waiting.append(inbox.get()) if not waiting else None
+        if not waiting:
+            waiting.append(inbox.get())
         until = time.monotonic() + _GATHER_S
         while (left := until - time.monotonic()) > 0:
             try:
@@ -215,12 +206,13 @@ def work(inbox: queue.Queue[Request], models: Models, max_batch: int) -> None:
             continue
         batch = next_batch(waiting, max_batch, padded)
         try:
-            generate(*models.get(batch[0].model), batch)
-        except Exception as error:  # noqa: BLE001 - whatever the model raises belongs to these requests
+            generate(model, tokenizer, batch)
+        except Exception as error:  # noqa: BLE001 - whatever the model raises is these requests'
             unanswered = [request for request in batch if not request.closed]
             if "memory" in str(error) and len(batch) > 1:
                 max_batch = len(batch) // 2
-                print(f"out of memory with {len(batch)} requests at once; from now on at most {max_batch}", flush=True)
+                told = f"out of memory with {len(batch)} requests at once"
+                print(f"{told}; from now on at most {max_batch}", flush=True)
                 for request in unanswered:
                     request.output.clear()
                 waiting = unanswered + waiting
@@ -232,74 +224,122 @@ def work(inbox: queue.Queue[Request], models: Models, max_batch: int) -> None:
 def serve(args: argparse.Namespace) -> None:
     from aiohttp import web
 
-    models, inbox = Models(args.dtype, args.device), queue.Queue[Request]()
-    if args.model:
-        models.get(args.model)
-    threading.Thread(target=work, args=(inbox, models, args.max_batch), daemon=True).start()
+    model, tokenizer = load(args.model, args.dtype, args.device)
+    inbox = queue.Queue[Request]()
+    working = (inbox, model, tokenizer, args.max_batch)
+    threading.Thread(target=work, args=working, daemon=True).start()
 
     async def health(_: web.Request) -> web.Response:
         return web.json_response({})
 
     async def listed(_: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in models.loaded]})
+        known = [{"id": args.model, "object": "model"}]
+        return web.json_response({"object": "list", "data": known})
+
+    def refused(error: BaseException, status: int) -> web.Response:
+        told = {"message": f"{type(error).__name__}: {error}"}
+        return web.json_response({"error": told}, status=status)
 
     async def chat(http: web.Request) -> web.Response:
-        loop, answer = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Request | Exception] = loop.create_future()
 
-        def done(value: Any) -> None:
-            loop.call_soon_threadsafe(lambda: None if answer.done() else answer.set_result(value))
+        def give(value: Request | Exception) -> None:
+            if not answer.done():
+                answer.set_result(value)
+
+        def done(value: Request | Exception) -> None:
+            loop.call_soon_threadsafe(give, value)
 
         try:
             body = json.loads(await http.text())
-            _, tokenizer = await loop.run_in_executor(None, models.get, str(body["model"]))
+            if body["model"] != args.model:
+                raise Refused(f"the model here is {args.model}, not {body['model']}")
             asked = parse(body, tokenizer, args.max_model_len, done)
         except (Refused, KeyError, TypeError, ValueError) as error:
-            return web.json_response({"error": {"message": f"{type(error).__name__}: {error}"}}, status=400)
+            return refused(error, 400)
         inbox.put(asked)
         try:
             request = await answer
         finally:
             asked.closed = True
-        if isinstance(request, BaseException):
-            return web.json_response({"error": {"message": f"{type(request).__name__}: {request}"}}, status=500)
+        if isinstance(request, Exception):
+            return refused(request, 500)
         text = tokenizer.decode(request.output, skip_special_tokens=True)
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "finish_reason": request.finish_reason, "message": message}
         usage = {"prompt_tokens": len(request.tokens), "completion_tokens": len(request.output)}
-        return web.json_response({
-            "id": "chatcmpl", "object": "chat.completion", "created": int(time.time()), "model": request.model,
-            "choices": [{"index": 0, "finish_reason": request.finish_reason, "message": {"role": "assistant", "content": text}}],
-            "usage": usage | {"total_tokens": sum(usage.values())},
-        })  # fmt: skip
+        return web.json_response(
+            {
+                "id": "chatcmpl",
+                "object": "chat.completion",
+                "created": int(time.time()),
+                "model": args.model,
+                "choices": [choice],
+                "usage": usage | {"total_tokens": sum(usage.values())},
+            }
+        )
 
     app = web.Application(client_max_size=64 * 2**20)
-    app.add_routes([web.get("/health", health), web.get("/v1/models", listed), web.post("/v1/chat/completions", chat)])
-    web.run_app(app, host=args.host, port=args.port, access_log=None, print=None, shutdown_timeout=1.0, handler_cancellation=True)
+    app.router.add_get("/health", health)
+    app.router.add_get("/v1/models", listed)
+    app.router.add_post("/v1/chat/completions", chat)
+    web.run_app(
+        app,
+        host=args.host,
+        port=args.port,
+        access_log=None,
+        print=None,
+        shutdown_timeout=1.0,
+        handler_cancellation=True,
+    )
 
 
-def parse(body: dict[str, Any], tokenizer: Any, max_model_len: int, done: Callable[[Any], None]) -> Request:
+def parse(
+    body: Mapping[str, Any],
+    tokenizer: Any,
+    max_model_len: int,
+    done: Callable[[Request | Exception], None],
+) -> Request:
     """A request from its JSON body.
 
     Raises:
-        Refused: the prompt and the answer do not fit into max_model_len tokens, or the model's template does not take the conversation.
+        Refused: the prompt and the answer do not fit into max_model_len tokens, or the model's
+            template does not take the conversation.
     """
     from jinja2 import TemplateError
 
     template = body.get("chat_template_kwargs") or {}
     try:
-        tokens = tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True, tokenize=True, return_dict=True, **template)
+        tokens = tokenizer.apply_chat_template(
+            body["messages"],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            **template,
+        )
     except TemplateError as error:  # such as: system turns are not supported
         raise Refused(f"the model's chat template: {error}") from None
     request = Request(
-        str(body["model"]), list(tokens["input_ids"]), int(body.get("max_tokens") or 16), float(body.get("temperature") or 0),
-        float(body.get("top_p") or 1), int(body.get("top_k") or 0), int(body.get("seed") or 0), done,
-    )  # fmt: skip
+        list(tokens["input_ids"]),
+        int(body.get("max_tokens") or 16),
+        float(body.get("temperature") or 0),
+        float(body.get("top_p") or 1),
+        int(body.get("top_k") or 0),
+        int(body.get("seed") or 0),
+        done,
+    )
     if len(request.tokens) + request.max_tokens > max_model_len:
-        raise Refused(f"{len(request.tokens)} prompt tokens and {request.max_tokens} for the answer are more than {max_model_len}")
+        both = f"{len(request.tokens)} prompt tokens and {request.max_tokens} for the answer"
+        raise Refused(f"{both} are more than {max_model_len}")
     return request
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m stages.evaluate.serve.batching", description=__doc__)
-    parser.add_argument("--model", default="", help="a folder to load before the server is ready")
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.evaluate.serve.batching", description=__doc__
+    )
+    parser.add_argument("--model", required=True, help="its folder")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--dtype", default="auto")

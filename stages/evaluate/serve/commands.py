@@ -32,7 +32,14 @@ class Command:
 
 
 def command(
-    engine: Engine, model_dir: Path, adapter: Path | None, *, port: int, split: Split, python: str, invariant: bool = False
+    engine: Engine,
+    model_dir: Path,
+    adapter: Path | None,
+    *,
+    port: int,
+    split: Split,
+    python: str,
+    invariant: bool = False,
 ) -> Command:
     """The command line and environment that serve a model.
 
@@ -40,37 +47,36 @@ def command(
         adapter: served beside its base (vLLM only; for transformers it is merged before).
         split: the GPUs of each copy (0: CPU), and the copies.
         python: the interpreter of the engine's environment.
-        invariant: an answer does not depend on which other requests are computed beside it (vLLM on a GPU, at some cost in speed).
+        invariant: an answer does not depend on which other requests are computed beside it (vLLM on
+            a GPU, at some cost in speed).
     """
     address = ["--host", "127.0.0.1", "--port", str(port)]
     env = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
     if engine.kind == "transformers":
-        argv = [
-            python,
-            "-m",
-            "stages.evaluate.serve.batching",
-            *address,
-            "--dtype",
-            engine.dtype,
-            "--device",
-            "cuda" if split.tensor else "cpu",
-        ]
+        argv = [python, "-m", "stages.evaluate.serve.batching", *address]
+        argv += ["--dtype", engine.dtype, "--device", "cuda" if split.tensor else "cpu"]
         argv += ["--max-model-len", str(engine.max_model_len), "--model", str(model_dir)]
         if not split.tensor:
-            env["OMP_WAIT_POLICY"] = "PASSIVE"  # spinning threads made it 7 times slower on a machine with other work
+            # spinning threads made it 7 times slower on a machine with other work
+            env["OMP_WAIT_POLICY"] = "PASSIVE"
         return Command(argv + engine.extra_args, str(model_dir), env)
     argv = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model_dir), *address]
-    argv += ["--served-model-name", "base", "--dtype", engine.dtype, "--max-model-len", str(engine.max_model_len)]
-    # a request says how to sample; what it leaves out would come from the model's generation_config.json (Qwen2.5: a repetition penalty)
+    argv += ["--served-model-name", "base", "--dtype", engine.dtype]
+    argv += ["--max-model-len", str(engine.max_model_len)]
+    # a request says how to sample; what it leaves out would come from the model's
+    # generation_config.json (Qwen2.5: a repetition penalty)
     argv += ["--generation-config", "vllm"]
     if (template := model_dir / "chat_template.jinja").is_file():
-        argv += ["--chat-template", str(template)]  # the base's, whatever the adapter's folder holds
+        # the base's, whatever the adapter's folder holds
+        argv += ["--chat-template", str(template)]
     env |= {"VLLM_NO_USAGE_STATS": "1"}
     if day := date_of(model_dir):
-        env["VLLM_SYSTEM_START_DATE"] = day  # of gpt-oss, whose prompt vLLM writes without the template
+        # of gpt-oss, whose prompt vLLM writes without the template
+        env["VLLM_SYSTEM_START_DATE"] = day
     if engine.kind == "vllm_cpu":
         env["CUDA_VISIBLE_DEVICES"] = ""  # the fingerprint says that the CPU answers
-        env["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; by default it takes half of the machine
+        # GiB; by default it takes half of the machine
+        env["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
     else:
         if invariant:
             env["VLLM_BATCH_INVARIANT"] = "1"
@@ -79,10 +85,13 @@ def command(
             argv += ["--tensor-parallel-size", str(split.tensor)]
         if split.data > 1:
             argv += ["--data-parallel-size", str(split.data)]
-        if engine.nodes > 1:  # a Ray cluster that the user started: a pipeline over the machines, tensors split within each
-            argv += ["--pipeline-parallel-size", str(engine.nodes), "--distributed-executor-backend", "ray"]
+        if engine.nodes > 1:
+            # a Ray cluster of the user's: a pipeline over machines, tensors split within each
+            argv += ["--pipeline-parallel-size", str(engine.nodes)]
+            argv += ["--distributed-executor-backend", "ray"]
     if adapter:
-        argv += ["--enable-lora", "--max-lora-rank", str(adapters.max_rank(adapter)), "--lora-modules", f"adapter={adapter.resolve()}"]
+        argv += ["--enable-lora", "--max-lora-rank", str(adapters.max_rank(adapter))]
+        argv += ["--lora-modules", f"adapter={adapter.resolve()}"]
     return Command(argv + engine.extra_args, "adapter" if adapter else "base", env)
 
 
@@ -92,9 +101,11 @@ def serve_python() -> str:
     Raises:
         PawlError: there is none.
     """
-    path = Path(os.environ.get("PAWL_SERVE_PYTHON") or main_root() / ".venv-serve" / "bin" / "python")
+    usual = main_root() / ".venv-serve" / "bin" / "python"
+    path = Path(os.environ.get("PAWL_SERVE_PYTHON") or usual)
     if not path.is_file():
-        raise PawlError("vLLM's environment is missing", where=str(path), fix="run 'make serve-env', or choose engine=transformers")
+        fix = "run 'make serve-env', or choose engine=transformers"
+        raise PawlError("vLLM's environment is missing", where=str(path), fix=fix)
     return str(path)
 
 
@@ -117,10 +128,13 @@ def engine_version(kind: str, python: str) -> str:
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
     names = [line.partition(" ")[0].replace("_", "-") for line in found.stdout.splitlines()]
     if found.returncode or not names:
-        raise PawlError("vLLM is not installed in its environment", where=python, fix="run 'make serve-env'")
+        what = "vLLM is not installed in its environment"
+        raise PawlError(what, where=python, fix="run 'make serve-env'")
     if (wanted := kind.replace("_", "-")) not in names:
         raise PawlError(
-            f"engine={kind} needs {wanted}, and {names[0]} is installed", where=python,
-            fix="run 'make serve-env' on this machine: it takes the GPU build if there is a GPU, else the CPU build",
-        )  # fmt: skip
+            f"engine={kind} needs {wanted}, and {names[0]} is installed",
+            where=python,
+            fix="run 'make serve-env' on this machine: it takes the GPU build if there is a GPU, "
+            "else the CPU build",
+        )
     return found.stdout.strip()

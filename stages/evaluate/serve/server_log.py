@@ -1,4 +1,4 @@
-"""Why a server of models ended: the root cause in its log, which lies far above the last lines, and what helps."""
+"""Why a server of models ended: the root cause, far above its log's last lines, and what helps."""
 
 from __future__ import annotations
 
@@ -10,25 +10,49 @@ from stages.common.process import tail
 _TAIL = 2500
 """Characters of a log's end that fit on one screen."""
 _FIRST = re.compile(r"(?:^|\s)(?:\w+\.)*(?:\w*Error|\w*Exception|AssertionError)\b: .+")
-_NO_CAUSE = re.compile(r"See root cause above|Engine core initialization failed|EngineDeadError", re.IGNORECASE)
+_NO_CAUSE = re.compile(
+    r"See root cause above|Engine core initialization failed|EngineDeadError", re.IGNORECASE
+)
 _FIXES = (
-    (r"less than desired GPU memory utilization", "lower engine.gpu_memory_utilization: another program holds a part of the GPU"),
-    (r"KV cache is needed, which is larger|max seq len .* larger than the maximum number of tokens", "lower engine.max_model_len"),
-    (r"driver on your system is too old", "update the NVIDIA driver ('make doctor' says which one is needed)"),
-    (r"no kernel image is available", "this GPU is too old for the installed torch: choose engine=transformers"),
+    (
+        r"less than desired GPU memory utilization",
+        "lower engine.gpu_memory_utilization: another program holds a part of the GPU",
+    ),
+    (
+        r"KV cache is needed, which is larger|"
+        r"max seq len .* larger than the maximum number of tokens",
+        "lower engine.max_model_len",
+    ),
+    (
+        r"driver on your system is too old",
+        "update the NVIDIA driver ('make doctor' says which one is needed)",
+    ),
+    (
+        r"no kernel image is available",
+        "this GPU is too old for the installed torch: choose engine=transformers",
+    ),
     (
         r"Failed to find C compiler|Python\.h: No such file",
         "install a C compiler and Python's headers (gcc, python3-dev): Triton needs them",
     ),
-    (r"Failed to import Ray|No module named 'ray'", "run 'make serve-env' again: a model over several machines needs Ray there"),
+    (
+        r"Failed to import Ray|No module named 'ray'",
+        "run 'make serve-env' again: a model over several machines needs Ray there",
+    ),
     (r"divisible by tensor parallel size|must be divisible by", "set engine.tensor_parallel=auto"),
     (
         r"NCCL error|ncclSystemError|ncclUnhandledCudaError",
         "the GPUs cannot talk to each other: try engine.tensor_parallel=1, or NCCL_P2P_DISABLE=1",
     ),
-    (r"out of memory|OutOfMemoryError", "lower engine.gpu_memory_utilization or engine.max_model_len, or free the GPU"),
+    (
+        r"out of memory|OutOfMemoryError",
+        "lower engine.gpu_memory_utilization or engine.max_model_len, or free the GPU",
+    ),
     (r"Address already in use", "run it again: another program took the port"),
-    (r"Failed to infer device type", "vLLM sees no GPU: choose engine=vllm_cpu, or 'make serve-env' on the machine with the GPU"),
+    (
+        r"Failed to infer device type",
+        "vLLM sees no GPU: choose engine=vllm_cpu, or 'make serve-env' on the machine with the GPU",
+    ),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +18,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 
     folder = tmp_path_factory.mktemp("tiny")
     write(folder, "float32")
-    return batching.Models("float32", "cpu").get(str(folder))
+    return batching.load(str(folder), "float32", "cpu")
 
 
 def ask(tokens: list[int], **changes: Any) -> Request:
-    return Request(**{"model": "m", "tokens": tokens, "max_tokens": 8, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 0,
+    return Request(**{"tokens": tokens, "max_tokens": 8, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 0,
                       "done": lambda _: None, **changes})  # fmt: skip
 
 
@@ -80,11 +79,11 @@ def test_what_all_begin_with_is_found_and_leaves_a_token_to_read(rows: list[list
     assert batching.shared_prefix(rows) == shared
 
 
-def test_a_batch_is_of_one_model_fits_and_leaves_nobody_waiting_for_ever() -> None:
-    waiting = [ask([1] * length, model=model) for length, model in [(5, "a"), (90, "a"), (6, "b"), (7, "a"), (80, "a")]]
+def test_a_batch_fits_and_leaves_nobody_waiting_for_ever() -> None:
+    waiting = [ask([1] * length) for length in (5, 90, 6, 7, 80)]
     first, seen = waiting[0], []
     batch = batching.next_batch(waiting, 2, 1000)
-    assert first in batch and {request.model for request in batch} == {"a"} and len(batch) == 2
+    assert first in batch and len(batch) == 2
     while waiting:
         batch = batching.next_batch(waiting, 4, 100)
         seen.append(len(batch))
@@ -92,26 +91,20 @@ def test_a_batch_is_of_one_model_fits_and_leaves_nobody_waiting_for_ever() -> No
     assert sum(seen) == 3
 
 
-def test_an_error_answers_its_batch_and_the_next_batch_is_served(tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def at_work(tiny: tuple[Any, Any], max_batch: int) -> queue.Queue[Request]:
     import threading
 
     inbox: queue.Queue[Request] = queue.Queue()
-    models = batching.Models("float32", "cpu")
-    models.loaded["good"] = tiny
-    threading.Thread(target=batching.work, args=(inbox, models, 4), daemon=True).start()
-    told: queue.Queue[Any] = queue.Queue()
-    inbox.put(ask([1, 2], model="/no/such/model", done=told.put))
-    assert isinstance(told.get(timeout=10), batching.Refused)
-    inbox.put(ask(PROMPTS[0], model="good", done=told.put))
-    assert told.get(timeout=30).output
-
-
-def at_work(models: batching.Models, max_batch: int) -> queue.Queue[Request]:
-    import threading
-
-    inbox: queue.Queue[Request] = queue.Queue()
-    threading.Thread(target=batching.work, args=(inbox, models, max_batch), daemon=True).start()
+    threading.Thread(target=batching.work, args=(inbox, *tiny, max_batch), daemon=True).start()
     return inbox
+
+
+def test_an_error_answers_its_batch_and_the_next_batch_is_served(tiny: tuple[Any, Any]) -> None:
+    inbox, told = at_work(tiny, 4), queue.Queue[Any]()
+    inbox.put(ask([10**9], done=told.put))
+    assert isinstance(told.get(timeout=10), IndexError), "no such token"
+    inbox.put(ask(PROMPTS[0], done=told.put))
+    assert told.get(timeout=30).output
 
 
 def test_a_batch_too_large_for_the_memory_is_made_again_in_smaller_ones(
@@ -128,10 +121,9 @@ def test_a_batch_too_large_for_the_memory_is_made_again_in_smaller_ones(
 
     alone = answers(tiny, *[[ask(prompt)] for prompt in PROMPTS])
     monkeypatch.setattr(batching, "generate", narrow)
-    models, told = batching.Models("float32", "cpu"), queue.Queue[Any]()
-    models.loaded["m"] = tiny
+    told = queue.Queue[Any]()
     requests = [ask(prompt, done=told.put) for prompt in PROMPTS]
-    inbox = at_work(models, 8)
+    inbox = at_work(tiny, 8)
     for request in requests:
         inbox.put(request)
     for _ in requests:
@@ -147,10 +139,9 @@ def test_a_request_that_nobody_waits_for_is_not_generated(tiny: tuple[Any, Any])
 
     answers(tiny, [ask(PROMPTS[0], max_tokens=2, done=leave), left])
     assert 2 <= len(left.output) <= 3, "it leaves the batch at the next token"
-    models, told = batching.Models("float32", "cpu"), queue.Queue[Any]()
-    models.loaded["m"] = tiny
+    told = queue.Queue[Any]()
     gone = ask(PROMPTS[1], closed=True, done=lambda _: told.put("it was answered"))
-    inbox = at_work(models, 8)
+    inbox = at_work(tiny, 8)
     inbox.put(gone)
     inbox.put(ask(PROMPTS[0], done=told.put))
     assert isinstance(told.get(timeout=30), Request) and not gone.output
@@ -167,8 +158,3 @@ def test_a_prompt_that_does_not_fit_is_refused(tiny: tuple[Any, Any]) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x" * 500}], "max_tokens": 8}
     with pytest.raises(batching.Refused, match="more than 64"):
         batching.parse(body, tiny[1], 64, lambda _: None)
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(batching.Refused, match="no model"):
-        batching.Models("float32", "cpu").get(str(tmp_path))

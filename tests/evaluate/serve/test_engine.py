@@ -18,7 +18,7 @@ import pytest
 from stages.common import llm
 from stages.common.errors import PawlError
 from stages.common.gpus import prove
-from stages.common.lease import Lease, Wanted, leased
+from stages.common.lease import Wanted, leased
 from stages.common.models import fixed_date
 from stages.common.placement import Split
 from stages.common.schema import LLM, Engine
@@ -309,36 +309,6 @@ def test_full_fine_tuning_is_served_as_the_model_that_it_is(
         assert endpoint.fingerprint["base_sha256"] == "abc" and len(endpoint.fingerprint["adapter_sha256"]) == 64
 
 
-@pytest.mark.parametrize("kind", ["transformers", "vllm_cpu"])
-def test_a_shared_server_is_not_taken_for_one_of_another_model_in_the_same_folder(
-    tmp_path: Path, model: Path, fake_command: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    keys: list[str] = []
-
-    @contextmanager
-    def shared(name: str, key: str, *args: object, **kwargs: object) -> Iterator[server.Running]:
-        keys.append(key)
-        yield server.Running(1, lambda: None)
-
-    monkeypatch.setattr(server, "shared", shared)
-    monkeypatch.setattr(engine, "engine_version", lambda *_: "1")
-    monkeypatch.setattr(engine, "interpreter", lambda _: sys.executable)
-    monkeypatch.setenv("PAWL_RUN_PID", str(os.getpid()))
-    tuned = tmp_path / "tuned"
-    tuned.mkdir()
-    (tuned / "config.json").write_text("{}")
-
-    def serve(weights: str, tuned_weights: bytes = b"") -> str:
-        (tuned / "model.safetensors").write_bytes(tuned_weights)
-        with engine.serve(
-            settings(kind, keep_alive=True), model, tuned if tuned_weights else None, tmp_path / "log", weights_sha256=weights
-        ):
-            return keys[-1]
-
-    assert serve("a") == serve("a") != serve("b")
-    assert serve("a", b"one") == serve("a", b"one") != serve("a", b"two")
-
-
 def write_tensors(path: Path, *names: str) -> None:
     header = json.dumps({name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for name in names}).encode()
     path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
@@ -378,12 +348,12 @@ def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu_machine):
         seen = []
 
         @contextmanager
-        def running(given: Engine, start, *rest: object, wanted: Wanted, **more: object) -> Iterator[server.Running]:
+        def started(name: str, start: server.Make, log: Path, startup_s: float, meanwhile, wanted: Wanted) -> Iterator[server.Running]:
             with leased(wanted, "test") as lease:
                 seen.append(start(9100, lease))
-                yield server.Running(9100, lambda: None)
+                yield server.Running(9100, seen[0].model, lambda: None)
 
-        monkeypatch.setattr(engine, "_running", running)
+        monkeypatch.setattr(server, "started", started)
         with engine.serve(settings("vllm", dtype="bfloat16", **changes), model, None, log=tmp_path / "log") as endpoint:
             return endpoint.fingerprint, seen[0]
 
@@ -414,29 +384,12 @@ def test_a_gpu_that_cannot_is_told_and_marked(model: Path, on_gpu, capsys) -> No
     assert "may answer a few items differently" in capsys.readouterr().out
 
 
-def test_memory_that_others_hold_changes_the_share_and_neither_fingerprint_nor_shared_server(model: Path, on_gpu) -> None:
+def test_memory_that_others_hold_changes_the_share_and_not_the_fingerprint(model: Path, on_gpu) -> None:
     free, empty = on_gpu(model, H100)
     full, crowded = on_gpu(model, replace(H100, free=65000))
     assert free == full
     assert value(empty.argv, "--gpu-memory-utilization") == "0.9"
     assert float(value(crowded.argv, "--gpu-memory-utilization")) == pytest.approx(0.784, abs=0.001)
-    named = engine._command(settings("vllm"), model, None, Split(1), "python", True, 0, Lease()).argv
-    assert value(named, "--gpu-memory-utilization") == "0.9", "what names a shared server is what was asked for"
-
-
-def test_a_server_on_a_gpu_is_not_shared_if_it_could_not_make_way(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(port: int, lease: Lease) -> commands.Command:
-        return render("vllm", model)
-
-    taken = []
-    monkeypatch.setattr(server, "owner_of_this_run", lambda: 1)
-    for name in ("private", "shared"):
-        monkeypatch.setattr(server, name, lambda *_, name=name, **__: taken.append(name))
-    for locks in (True, False):
-        monkeypatch.setattr(server, "training_can_be_seen", lambda locks=locks: locks)
-        for wanted in (None, Wanted()):
-            engine._running(settings("vllm"), start, model / "log", lambda: None, wanted=wanted, lora=None, content=[])
-    assert taken == ["shared", "shared", "shared", "private"]
 
 
 def test_a_server_on_a_gpu_says_that_this_was_not_run_until_it_was(model: Path, on_gpu, tmp_path: Path, monkeypatch, capsys) -> None:

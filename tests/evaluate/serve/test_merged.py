@@ -11,7 +11,6 @@ import pytest
 
 from stages.common.errors import PawlError
 from stages.evaluate.serve import adapter as adapters
-from stages.evaluate.serve import batching
 from tests.common.test_gpus import published
 from tests.evaluate.serve.test_engine import make_adapter, write_tensors
 
@@ -67,26 +66,3 @@ def test_one_merged_model_is_kept_and_those_that_are_served(tmp_path: Path, mach
         assert len(kept()) == 2 and first in kept()
     merge(tmp_path, "ccc")
     assert len(kept()) == 1 and first not in kept()
-
-
-def test_a_second_model_stays_in_memory_only_if_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = published("qwen2.5-7b", tmp_path)
-    for free, fits in ((29.0, True), (28.0, False)):
-        monkeypatch.setattr(batching, "machine_gib", lambda free=free: free)
-        assert batching.fits_beside(folder, "float32", "cpu") is fits
-        assert batching.fits_beside(folder, "bfloat16", "cpu")
-
-
-@pytest.mark.parametrize(("fits", "held"), [(True, 2), (False, 1)])
-def test_the_server_lets_a_model_go_before_it_loads_one_that_does_not_fit(tmp_path, monkeypatch, fits: bool, held: int) -> None:
-    import transformers
-
-    (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(batching, "fits_beside", lambda *given: fits)
-    model = SimpleNamespace(to=lambda device: SimpleNamespace(eval=lambda: "model"))
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", lambda *given, **more: model)
-    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *given: "tokenizer")
-    models = batching.Models("float32", "cpu")
-    models.loaded["base"] = ("base", "tokenizer")
-    assert models.get(str(tmp_path)) == ("model", "tokenizer")
-    assert len(models.loaded) == held
