@@ -18,6 +18,9 @@ _TOLD = ("experiment", "tracking", "agent")
 """Sections that say what a run is about, where it is logged and who proposes it: they shape no result."""
 
 
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 20 ms instead of 200
+
+
 def tracked(stage: str) -> list[str]:
     """The keys that dvc.yaml declares for a stage: DVC runs it again if one of them changes.
 
@@ -26,7 +29,8 @@ def tracked(stage: str) -> list[str]:
     """
     path = ROOT / "dvc.yaml"
     try:
-        return list(yaml.safe_load(path.read_text(encoding="utf-8"))["stages"][stage]["params"])
+        declared = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
+        return list(declared["stages"][stage]["params"])
     except (OSError, yaml.YAMLError, LookupError, TypeError):
         fix = "git diff dvc.yaml shows what changed, git checkout dvc.yaml takes it back"
         raise PawlError(f"it declares no params of the stage {stage}", where=str(path), fix=fix) from None

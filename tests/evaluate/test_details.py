@@ -1,4 +1,6 @@
-"""Each evaluator's verdicts are read from what that evaluator really gives, and add up to its metric."""
+"""Each evaluator's verdicts are read from what that evaluator really gives, and add up to its
+metric.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,14 @@ IFEVAL = {
     "key": 1, "prompt": "Say it without commas.", "instruction_id_list": ["punctuation:no_comma", "length_constraints:number_words"],
     "kwargs": [{"relation": None, "num_words": None}, {"relation": "at least", "num_words": 3}],
 }  # fmt: skip
-OPTIONS = {"A": "red", "B": "blue", "C": None, "options": "A. red\nB. blue", "question": "?", "answer": "A"}
+OPTIONS = {
+    "A": "red",
+    "B": "blue",
+    "C": None,
+    "options": "A. red\nB. blue",
+    "question": "?",
+    "answer": "A",
+}
 # evaluator, its arguments, what it is given: (prediction, reference, right)
 REAL: list[tuple[str, dict[str, Any], list[tuple[str, Any, bool]], str]] = [
     (f"{OC}.openicl.icl_evaluator.icl_hf_evaluator.AccwithDetailsEvaluator", {}, [("4", "4", True), ("5", "4", False)], "accuracy"),
@@ -43,10 +52,12 @@ REAL: list[tuple[str, dict[str, Any], list[tuple[str, Any, bool]], str]] = [
 ]  # fmt: skip
 # evaluators that keep no verdicts: asked item by item
 F1 = [("the red house", ["red house"], 1.0), ("red car", ["red house"], 0.5)]
-SILENT = [(f"{OC}.datasets.longbench.evaluators.LongBenchF1Evaluator", {}, F1)]  # fmt: skip
+SILENT = [(f"{OC}.datasets.longbench.evaluators.LongBenchF1Evaluator", {}, F1)]
 
 
-def task(rows: list[tuple[str, Any, Any]], row: dict[str, Any] | None = None) -> tuple[Task, list[Reply]]:
+def task(
+    rows: list[tuple[str, Any, Any]], row: dict[str, Any] | None = None
+) -> tuple[Task, list[Reply]]:
     items = [
         {
             "item_id": item_id("t", f"q{number}", str(gold)),
@@ -65,12 +76,16 @@ def task(rows: list[tuple[str, Any, Any]], row: dict[str, Any] | None = None) ->
     ("dotted", "arguments", "rows", "metric"),
     [
         pytest.param(
-            *case, id=case[0].rpartition(".")[2], marks=[pytest.mark.e2e] if ".custom." in case[0] else []
+            *case,
+            id=case[0].rpartition(".")[2],
+            marks=[pytest.mark.e2e] if ".custom." in case[0] else [],
         )  # its import takes long
         for case in REAL
     ],
 )
-def test_verdicts_are_those_of_the_evaluator(dotted: str, arguments: dict[str, Any], rows: Any, metric: str) -> None:
+def test_verdicts_are_those_of_the_evaluator(
+    dotted: str, arguments: dict[str, Any], rows: Any, metric: str
+) -> None:
     asked, replies = task(rows, OPTIONS)
     evaluator = scoring.evaluator({"type": dotted, **arguments})
     assert type(evaluator).__name__ in details.ADAPTERS
@@ -83,17 +98,27 @@ def test_every_adapter_is_tested_against_its_evaluator() -> None:
 
 
 @pytest.mark.parametrize(("dotted", "arguments", "rows"), SILENT, ids=["LongBenchF1Evaluator"])
-def test_an_evaluator_without_verdicts_is_asked_item_by_item(dotted: str, arguments: dict[str, Any], rows: Any) -> None:
+def test_an_evaluator_without_verdicts_is_asked_item_by_item(
+    dotted: str, arguments: dict[str, Any], rows: Any
+) -> None:
     asked, replies = task(rows)
-    found = score.rows(asked, replies, Scorer(scoring.evaluator({"type": dotted, **arguments}), str, "score"))
-    assert [row.score for row in found] == [value for *_, value in rows] and [row.correct for row in found] == [True, False]
+    found = score.rows(
+        asked, replies, Scorer(scoring.evaluator({"type": dotted, **arguments}), str, "score")
+    )
+    assert [row.score for row in found] == [value for *_, value in rows] and [
+        row.correct for row in found
+    ] == [True, False]
 
 
 @pytest.mark.e2e
 def test_the_plain_accuracy_evaluator_agrees_item_by_item() -> None:
     asked, replies = task([("A", "A", True), ("b", "B", False), ("C", "C", True)])
-    evaluator = scoring.evaluator({"type": f"{OC}.openicl.icl_evaluator.icl_hf_evaluator.AccEvaluator"})
-    assert [row.correct for row in score.rows(asked, replies, Scorer(evaluator, str, "accuracy"))] == [True, False, True]
+    evaluator = scoring.evaluator(
+        {"type": f"{OC}.openicl.icl_evaluator.icl_hf_evaluator.AccEvaluator"}
+    )
+    assert [
+        row.correct for row in score.rows(asked, replies, Scorer(evaluator, str, "accuracy"))
+    ] == [True, False, True]
 
 
 def test_a_metric_that_the_evaluator_does_not_give_is_named() -> None:
@@ -103,15 +128,22 @@ def test_a_metric_that_the_evaluator_does_not_give_is_named() -> None:
         score.rows(asked, replies, Scorer(evaluator, str, "f1"))
 
 
-def test_what_scoring_needs_and_is_not_here_is_refused_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_scoring_needs_and_is_not_here_is_refused_before_anything_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("nltk.data.path", [str(tmp_path)])
     monkeypatch.setitem(sys.modules, "langdetect", None)
     names = [benchmark._SPLITTING[0], benchmark._DETECTING[0]]
     asked, _ = task([("One. Two.", IFEVAL | {"instruction_id_list": names}, True)])
     with pytest.raises(PawlError, match="needs what is not installed here") as raised:
         benchmark.check([asked], Benchmark())
-    assert raised.value.fix == "python -m pip install langdetect && python -m nltk.downloader punkt_tab"
-    benchmark.check([task([("one", IFEVAL, True)])[0]], Benchmark())  # no other instruction needs them
+    assert (
+        raised.value.fix
+        == "python -m pip install langdetect && python -m nltk.downloader punkt_tab"
+    )
+    benchmark.check(
+        [task([("one", IFEVAL, True)])[0]], Benchmark()
+    )  # no other instruction needs them
 
 
 def test_a_language_is_guessed_alike_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,20 +156,31 @@ def test_a_language_is_guessed_alike_in_every_run(monkeypatch: pytest.MonkeyPatc
             return {"accuracy": 100.0 if factory.seed == 0 else random.uniform(1, 99)}
 
     asked, replies = task([("ICH BIN", "en", True), ("I AM", "en", True)])
-    assert [row.correct for row in score.rows(asked, replies, Scorer(Guessing(), str))] == [True, True]
+    assert [row.correct for row in score.rows(asked, replies, Scorer(Guessing(), str))] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("uses", "known"), [(r"nltk|count_sentences", "_SPLITTING"), (r"langdetect\.", "_DETECTING")])
-def test_the_instructions_that_are_refused_are_those_whose_checkers_use_what_is_missing(uses: str, known: str) -> None:
+@pytest.mark.parametrize(
+    ("uses", "known"), [(r"nltk|count_sentences", "_SPLITTING"), (r"langdetect\.", "_DETECTING")]
+)
+def test_the_instructions_that_are_refused_are_those_whose_checkers_use_what_is_missing(
+    uses: str, known: str
+) -> None:
     """Else an evaluation would ask the model every item, and fail at the scores."""
     registry = scoring.named(f"{OC}.datasets.IFEval.instructions_registry.INSTRUCTION_DICT")
-    assert {name for name, kind in registry.items() if re.search(uses, inspect.getsource(kind))} == set(getattr(benchmark, known))
+    assert {
+        name for name, kind in registry.items() if re.search(uses, inspect.getsource(kind))
+    } == set(getattr(benchmark, known))
 
 
 @pytest.mark.e2e
 def test_an_evaluation_of_strings_ends_without_having_loaded_torch() -> None:
-    """The look at what was edited meanwhile asked every module for its file, which loaded the lazy ones: 6 s at the end of each run."""
+    """The look at what was edited meanwhile asked every module for its file, which loaded the lazy
+    ones: 6 s at the end of each run.
+    """
     code = (
         "import sys; from stages.common.config import load_params; from stages.common.scoring import evaluator\n"
         f"with load_params('evaluate.seed'): evaluator({{'type': '{REAL[0][0]}'}})\n"
@@ -149,7 +192,9 @@ def test_an_evaluation_of_strings_ends_without_having_loaded_torch() -> None:
 
 @pytest.mark.e2e
 def test_evaluators_load_without_what_they_do_not_need() -> None:
-    """13 s of imports for a comparison of strings were the reason for lazy.py: neither torch nor OpenCompass's other datasets load."""
+    """13 s of imports for a comparison of strings were the reason for lazy.py: neither torch nor
+    OpenCompass's other datasets load.
+    """
     code = (
         "import sys; from stages.common.scoring import evaluator;"
         f"evaluator({{'type': '{OC}.datasets.gsm8k.Gsm8kEvaluator'}});"

@@ -1,4 +1,6 @@
-"""Two evaluations of the same weights: what differs is counted, kept for the configuration, and shown where it may matter."""
+"""Two evaluations of the same weights: what differs is counted, kept for the configuration, and
+shown where it may matter.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,12 @@ def kept(root: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text()))
 
 
-def test_verdicts_and_texts_that_change_are_counted_apart(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = Undecided("val loud word 1", "val long word word word 3", "val loud 4", "val loud 8")  # the last two are wrong twice
+def test_verdicts_and_texts_that_change_are_counted_apart(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = Undecided(
+        "val loud word 1", "val long word word word 3", "val loud 4", "val loud 8"
+    )  # the last two are wrong twice
     with FakeServer(answer) as server:
         run.call(server, "--noise")
     assert server.requests == 48, "each validation item twice, and no test item"
@@ -55,10 +61,14 @@ def test_verdicts_and_texts_that_change_are_counted_apart(run: Run, capsys: pyte
     assert report["benchmarks"]["loud"] == {"flips": 1, "texts": 3, "answers": 12}
     assert report["concurrency"] == [4, 2] and report["model"] == "Fake, base"
     assert "2 of 24 verdicts changed" in capsys.readouterr().out
-    assert not list((run.root / ".pawl/eval").glob("*")), "the replies of both runs have done their work"
+    assert not list((run.root / ".pawl/eval").glob("*")), (
+        "the replies of both runs have done their work"
+    )
 
 
-def test_an_evaluation_that_was_stopped_and_a_measurement_take_no_replies_from_each_other(run: Run) -> None:
+def test_an_evaluation_that_was_stopped_and_a_measurement_take_no_replies_from_each_other(
+    run: Run,
+) -> None:
     with FakeServer(fault=lambda number, body: "400" if number > 10 else "") as server:
         with pytest.raises(PawlError):
             run.call(server, "--split=val")
@@ -92,18 +102,27 @@ def test_a_split_and_the_measurement_are_not_asked_for_together(run: Run) -> Non
 @pytest.mark.parametrize(
     ("changes", "differs"),
     [
-        ({}, False), ({"dtype": "bfloat16"}, True), ({"device": "cuda"}, True),
+        ({}, False),
+        ({"dtype": "bfloat16"}, True),
+        ({"device": "cuda"}, True),
         ({"engine": "vllm", "device": "cuda", "dtype": "bfloat16", "batch_invariant": True}, False),
         ({"engine": "vllm", "device": "cuda", "dtype": "bfloat16", "batch_invariant": False}, True),
-        ({"engine": "vllm_cpu"}, False), ({"engine": "external", "device": None, "dtype": "auto"}, True),
+        ({"engine": "vllm_cpu"}, False),
+        ({"engine": "external", "device": None, "dtype": "auto"}, True),
     ],
-)  # fmt: skip
-def test_answers_may_differ_unless_the_engine_is_known_to_repeat_them(changes: dict[str, Any], differs: bool) -> None:
+)
+def test_answers_may_differ_unless_the_engine_is_known_to_repeat_them(
+    changes: dict[str, Any], differs: bool
+) -> None:
     assert noise.may_differ(EXACT | changes) is differs
 
 
 def test_the_default_is_shown_without_a_word_about_noise(tmp_path: Path) -> None:
-    assert noise.sentence(tmp_path, make_summary(fingerprint=EXACT)) == "" == noise.sentence(tmp_path, make_summary(fingerprint={}))
+    assert (
+        noise.sentence(tmp_path, make_summary(fingerprint=EXACT))
+        == ""
+        == noise.sentence(tmp_path, make_summary(fingerprint={}))
+    )
 
 
 def test_the_figure_stands_for_every_adapter_and_for_one_configuration(tmp_path: Path) -> None:
@@ -112,18 +131,27 @@ def test_the_figure_stands_for_every_adapter_and_for_one_configuration(tmp_path:
     assert "not measured" in noise.sentence(tmp_path, noisy)
     write_json(tmp_path / noise.place(noisy), {"flips": 3, "answers": 400})
     other = make_summary(fingerprint=conditions | {"adapter_sha256": "b"}, items_sha256="i")
-    assert noise.sentence(tmp_path, other) == ("Noise: two evaluations of the same weights disagree on 3 of 400 verdicts (0.8 %).")
+    assert noise.sentence(tmp_path, other) == (
+        "Noise: two evaluations of the same weights disagree on 3 of 400 verdicts (0.8 %)."
+    )
     for change in ({"gpu": "another"}, {"tensor_parallel": 2}, {"temperature": 1.0}):
-        assert "not measured" in noise.sentence(tmp_path, make_summary(fingerprint=conditions | change, items_sha256="i"))
-    assert "not measured" in noise.sentence(tmp_path, make_summary(fingerprint=conditions, items_sha256="j"))
+        assert "not measured" in noise.sentence(
+            tmp_path, make_summary(fingerprint=conditions | change, items_sha256="i")
+        )
+    assert "not measured" in noise.sentence(
+        tmp_path, make_summary(fingerprint=conditions, items_sha256="j")
+    )
     write_json(tmp_path / noise.place(noisy), {"flips": 0, "answers": 400})
     assert noise.sentence(tmp_path, noisy) == ""
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"flips": 3}', '{"flips": 5, "answers": 4}', '{"flips": true, "answers": 4}',
-             '{"flips": 0, "answers": 0}', '{"flips": "<b>", "answers": 4}', '{"flips": -1, "answers": 4}'],
-)  # fmt: skip
+BROKEN = ["", "{", "[]", "{}", '{"flips": 3}']
+BROKEN += ['{"flips": 5, "answers": 4}', '{"flips": true, "answers": 4}']
+BROKEN += ['{"flips": 0, "answers": 0}', '{"flips": "<b>", "answers": 4}']
+BROKEN += ['{"flips": -1, "answers": 4}']
+
+
+@pytest.mark.parametrize("text", BROKEN)
 def test_a_broken_figure_counts_as_not_measured(tmp_path: Path, text: str) -> None:
     noisy = make_summary(fingerprint=EXACT | {"dtype": "bfloat16"})
     path = tmp_path / noise.place(noisy)
@@ -134,10 +162,28 @@ def test_a_broken_figure_counts_as_not_measured(tmp_path: Path, text: str) -> No
 
 @pytest.mark.parametrize(
     ("kind", "set_to", "gpus", "wanted"),
-    [("transformers", 0, 1, 64), ("external", 0, 0, 64), ("vllm", 0, 1, 256), ("vllm", 0, 2, 512), ("vllm", 0, 8, 1024), ("vllm", 7, 8, 7)],
-)  # fmt: skip
-def test_as_many_requests_are_in_flight_as_the_engine_works_on(gpu_machine: Any, kind: str, set_to: int, gpus: int, wanted: int) -> None:
+    [
+        ("transformers", 0, 1, 64),
+        ("external", 0, 0, 64),
+        ("vllm", 0, 1, 256),
+        ("vllm", 0, 2, 512),
+        ("vllm", 0, 8, 1024),
+        ("vllm", 7, 8, 7),
+    ],
+)
+def test_as_many_requests_are_in_flight_as_the_engine_works_on(
+    gpu_machine: Any, kind: str, set_to: int, gpus: int, wanted: int
+) -> None:
     gpu_machine(*[H100] * gpus)
-    evaluate = Evaluate(name="e", concurrency=set_to, max_output_tokens=1, temperature=0, top_p=1, seed=0, request_timeout_s=1, retries=0)
+    evaluate = Evaluate(
+        name="e",
+        concurrency=set_to,
+        max_output_tokens=1,
+        temperature=0,
+        top_p=1,
+        seed=0,
+        request_timeout_s=1,
+        retries=0,
+    )
     engine = Engine(name=kind, kind=kind, dtype="auto", max_model_len=64, startup_timeout_s=1.0)
     assert infer.in_flight(engine, evaluate) == wanted

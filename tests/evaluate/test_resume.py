@@ -42,7 +42,9 @@ def test_an_evaluation_that_stopped_goes_on_with_the_items_that_are_missing(run:
         assert server.requests - before == asked - 20
     rows = {name: content for name, content in run.files().items() if name.endswith("jsonl")}
     assert rows == {name: content for name, content in whole.items() if name.endswith("jsonl")}
-    assert not list((run.root / ".pawl/eval").iterdir()), "the results are written: another evaluation is another measurement"
+    assert not list((run.root / ".pawl/eval").iterdir()), (
+        "the results are written: another evaluation is another measurement"
+    )
 
 
 def test_two_splits_of_one_model_at_once_keep_their_own_replies(run: Run) -> None:
@@ -58,14 +60,22 @@ def test_two_splits_of_one_model_at_once_keep_their_own_replies(run: Run) -> Non
 
 
 @pytest.mark.parametrize("change", ["another model under the same address", "another tokenizer"])
-def test_what_shapes_an_answer_from_outside_the_settings_is_asked_anew(run: Run, change: str) -> None:
-    with FakeServer(fault=lambda number, body: "401" if number > 8 else "", models=("one",)) as server:
+def test_what_shapes_an_answer_from_outside_the_settings_is_asked_anew(
+    run: Run, change: str
+) -> None:
+    with FakeServer(
+        fault=lambda number, body: "401" if number > 8 else "", models=("one",)
+    ) as server:
         with pytest.raises(PawlError):
             run(server, concurrency=1, retries=0)
         server.fault = lambda number, body: ""
         before = server.requests
         if change == "another tokenizer":
-            base = {"name": "Fake", "weights_sha256": "abc", "files": {"tokenizer.json": {"sha256": "other"}}}
+            base = {
+                "name": "Fake",
+                "weights_sha256": "abc",
+                "files": {"tokenizer.json": {"sha256": "other"}},
+            }
             run.monkeypatch.setattr("stages.evaluate.__main__.base_model", lambda: (base, run.root))
         else:
             server.models = ("two",)
@@ -84,7 +94,11 @@ def test_other_sampling_another_model_or_another_question_is_asked_anew(run: Run
 
 
 def test_what_nobody_came_back_for_is_forgotten(tmp_path: Path) -> None:
-    for name, age_s in {"old.sqlite": 8 * 86400, "old.sqlite-wal": 8 * 86400, "new.sqlite": 0}.items():
+    for name, age_s in {
+        "old.sqlite": 8 * 86400,
+        "old.sqlite-wal": 8 * 86400,
+        "new.sqlite": 0,
+    }.items():
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (time.time() - age_s,) * 2)
     with infer.store(tmp_path, {"a": 1}) as replies:
@@ -97,24 +111,35 @@ def test_what_nobody_came_back_for_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_an_evaluation_and_says_how_much_is_kept(run: Run) -> None:
-    def full(self: Replies, connection: sqlite3.Connection, batch: list[tuple[bytes, Reply]]) -> None:
+    def full(
+        self: Replies, connection: sqlite3.Connection, batch: list[tuple[bytes, Reply]]
+    ) -> None:
         if run.kept() >= 5:
             raise sqlite3.OperationalError("database or disk is full")
         insert(self, connection, batch)
 
     insert = Replies._insert
     run.monkeypatch.setattr(Replies, "_insert", full)
-    with FakeServer() as server, pytest.raises(PawlError, match=r"the disk is full .*: the replies cannot be kept") as caught:
+    with (
+        FakeServer() as server,
+        pytest.raises(
+            PawlError, match=r"the disk is full .*: the replies cannot be kept"
+        ) as caught,
+    ):
         run(server, concurrency=1)
     assert run.files() == {} and f"{run.kept()} of 38 answers are kept" in caught.value.fix
     assert server.requests < 38
 
 
-def test_a_server_of_others_that_writes_todays_date_has_another_fingerprint_each_day(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_of_others_that_writes_todays_date_has_another_fingerprint_each_day(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def today(kind: str, base: dict[str, str]) -> dict[str, str]:
         return results.clock(cast(Config, SimpleNamespace(engine=SimpleNamespace(kind=kind))), base)
 
     assert set(today("external", {"date": "2024-07-26"})) == {"template_date"}
-    assert today("vllm", {"date": "2024-07-26"}) == today("external", {}) == {}, "older results keep their fingerprint"
+    assert today("vllm", {"date": "2024-07-26"}) == today("external", {}) == {}, (
+        "older results keep their fingerprint"
+    )
     monkeypatch.setattr(results, "date", SimpleNamespace(today=lambda: date(2031, 2, 3)))
     assert today("external", {"date": "2024-07-26"}) == {"template_date": "2031-02-03"}

@@ -1,4 +1,6 @@
-"""Model-written code is run in a room that it cannot look, reach or grow out of, and cannot spoil for the next item."""
+"""Model-written code is run in a room that it cannot look, reach or grow out of, and cannot spoil
+for the next item.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ SPEAK = """    import os
         except OSError: pass
     os._exit(0)"""
 SOCKETS = "    import socket; [socket.socket(family) for family in (1, 2, 10)]; socket.socketpair(); return x * 2"
-STOP = "    import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(0.5); return 4"
+STOP = (
+    "    import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(0.5); return 4"
+)
 PEER = "    import ctypes; assert ctypes.CDLL(None).ptrace(16, 1, 0, 0) == 0; return 5"
 SAY = "    import os, sys; raise Exception({})"
 CALL = """    import ctypes, os
@@ -104,10 +108,16 @@ def verdicts(room: None, rooms: Path) -> dict[str, dict]:
     os.environ["PAWL_TEST_SECRET"] = "sk-very-secret"
     import socket
 
-    with socket.socket() as listening, tempfile.NamedTemporaryFile(dir=ROOT, suffix=".secret") as private:
+    with (
+        socket.socket() as listening,
+        tempfile.NamedTemporaryFile(dir=ROOT, suffix=".secret") as private,
+    ):
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        codes = {name: code.replace("{port}", str(listening.getsockname()[1])) for name, code in ATTACKS.items()}
+        codes = {
+            name: code.replace("{port}", str(listening.getsockname()[1]))
+            for name, code in ATTACKS.items()
+        }
         codes["seen"] = SAY.format(
             "repr([dict(os.environ), os.listdir('/'), [os.path.exists(p) for p in ("
             f"{str(ROOT / 'params.yaml')!r}, {private.name!r}, '/etc/passwd', '/proc/1', '/root/.ssh', '/home')]])"
@@ -125,14 +135,18 @@ def verdicts(room: None, rooms: Path) -> dict[str, dict]:
         begun = time.monotonic()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tempfile, "tempdir", str(rooms))
-            found = sandbox.run({"type": "x.HumanEvalEvaluator"}, [item(code) for _, code in asked], seconds=1.5)
+            found = sandbox.run(
+                {"type": "x.HumanEvalEvaluator"}, [item(code) for _, code in asked], seconds=1.5
+            )
         assert time.monotonic() - begun < 60
     del os.environ["PAWL_TEST_SECRET"]
     return dict(zip((name for name, _ in asked), found, strict=True))
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack_is_a_wrong_answer_and_the_next_item_is_scored_as_ever(attack: str, verdicts: dict[str, dict]) -> None:
+def test_an_attack_is_a_wrong_answer_and_the_next_item_is_scored_as_ever(
+    attack: str, verdicts: dict[str, dict]
+) -> None:
     assert "error" in verdicts[attack], verdicts[attack]
     assert verdicts[f"right after {attack}"] == {"score": 1.0}
 
@@ -142,26 +156,42 @@ def test_right_is_right(verdicts: dict[str, dict]) -> None:
 
 
 def test_an_item_leaves_nothing_for_the_next_one(verdicts: dict[str, dict]) -> None:
-    assert verdicts["leaving something behind"] == {"score": 1.0} and verdicts["found"] == {"error": "Exception: [[], []]"}
+    assert verdicts["leaving something behind"] == {"score": 1.0} and verdicts["found"] == {
+        "error": "Exception: [[], []]"
+    }
 
 
 def test_an_item_finds_no_other_item_in_its_process(verdicts: dict[str, dict]) -> None:
-    assert verdicts["right at the end"] == {"score": 1.0} and verdicts["looking for others"] == {"error": "Exception: 0"}
+    assert verdicts["right at the end"] == {"score": 1.0} and verdicts["looking for others"] == {
+        "error": "Exception: 0"
+    }
 
 
-def test_neither_keys_nor_the_repository_nor_the_machines_files_are_there(verdicts: dict[str, dict]) -> None:
+def test_neither_keys_nor_the_repository_nor_the_machines_files_are_there(
+    verdicts: dict[str, dict],
+) -> None:
     seen = verdicts["seen"]["error"]
     assert "sk-very-secret" not in seen and "PAWL" not in seen
     assert seen.endswith("[False, False, False, False, False, False]]"), seen
 
 
 def test_nothing_outlives_the_room(verdicts: dict[str, dict], rooms: Path) -> None:
-    lines = [path.read_bytes().split(b"\0") for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert not [line for line in lines if any(word == str(ROOT / "stages/evaluate/box.py").encode() for word in line)]
+    lines = [
+        path.read_bytes().split(b"\0")
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if path.exists()
+    ]
+    assert not [
+        line
+        for line in lines
+        if any(word == str(ROOT / "stages/evaluate/box.py").encode() for word in line)
+    ]
     assert not list(rooms.iterdir())
 
 
-def test_where_there_is_no_room_nothing_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_room_nothing_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sandbox, "binds", lambda folder: ["/no/such/folder"])
     mark = tmp_path / "ran"
     with pytest.raises(PawlError, match="none was run"):
@@ -170,7 +200,9 @@ def test_where_there_is_no_room_nothing_is_run(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_user_without_rights_gets_the_same_room(need: Callable[[str], None]) -> None:
-    """As nobody, through a user namespace: with the system's Python, since ours may lie where nobody may look."""
+    """As nobody, through a user namespace: with the system's Python, since ours may lie where
+    nobody may look.
+    """
     need("mount")  # only root can be somebody else
     need("sandbox_as_nobody")
     python = shutil.which("python3", path="/usr/bin:/bin")
@@ -182,14 +214,36 @@ def test_a_user_without_rights_gets_the_same_room(need: Callable[[str], None]) -
     box = room.with_suffix(".py")
     box.write_bytes((ROOT / "stages/evaluate/box.py").read_bytes())
     box.chmod(0o644)
-    codes = [RIGHT, ATTACKS["a fork bomb"], ATTACKS["writing into the root"], RIGHT, SAY.format("repr([os.getuid(), os.listdir('/')])")]
-    codes += [STOP, PEER, LEAVE, FOUND, RIGHT, ATTACKS["a user namespace"], ATTACKS["shared memory that outlives it"]]
-    job = {"evaluator": {"type": "x.HumanEvalEvaluator"}, "items": [item(code) for code in codes], "seconds": 2, "memory": 2**24}
+    codes = [
+        RIGHT,
+        ATTACKS["a fork bomb"],
+        ATTACKS["writing into the root"],
+        RIGHT,
+        SAY.format("repr([os.getuid(), os.listdir('/')])"),
+    ]
+    codes += [
+        STOP,
+        PEER,
+        LEAVE,
+        FOUND,
+        RIGHT,
+        ATTACKS["a user namespace"],
+        ATTACKS["shared memory that outlives it"],
+    ]
+    job = {
+        "evaluator": {"type": "x.HumanEvalEvaluator"},
+        "items": [item(code) for code in codes],
+        "seconds": 2,
+        "memory": 2**24,
+    }
     lazy = room.with_suffix(".lazy")
     lazy.mkdir()
     (lazy / "programs.py").write_bytes((ROOT / "stages/evaluate/programs.py").read_bytes())
     lazy.chmod(0o755), (lazy / "programs.py").chmod(0o644)
-    binds = [*(path for path in ("/usr", "/bin", "/lib", "/lib64") if os.path.lexists(path)), f"{lazy}=/lazy"]
+    binds = [
+        *(path for path in ("/usr", "/bin", "/lib", "/lib64") if os.path.lexists(path)),
+        f"{lazy}=/lazy",
+    ]
     done = subprocess.run(
         [python, "-I", str(box), str(room), *binds], input=json.dumps(job | {"limits": sandbox.LIMITS}), capture_output=True, text=True,
         user=65534, group=65534, extra_groups=[], env={}, cwd="/", timeout=60,
@@ -199,7 +253,20 @@ def test_a_user_without_rights_gets_the_same_room(need: Callable[[str], None]) -
     room.rmdir()
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    scores = [1.0, None, None, 1.0, None, 1.0, None, 1.0, None, 1.0, None, None]  # a signal to the first process goes nowhere
+    scores = [
+        1.0,
+        None,
+        None,
+        1.0,
+        None,
+        1.0,
+        None,
+        1.0,
+        None,
+        1.0,
+        None,
+        None,
+    ]  # a signal to the first process goes nowhere
     assert [verdict.get("score") for verdict in found] == scores and "[0, [" in found[4]["error"]
     assert found[8]["error"] == "Exception: [[], []]"
 
@@ -207,8 +274,19 @@ def test_a_user_without_rights_gets_the_same_room(need: Callable[[str], None]) -
 @pytest.mark.e2e
 def test_opencompass_scores_mbpp_in_the_room() -> None:
     def mbpp(code: str) -> dict:
-        return {"prediction": f"```python\n{code}\n```", "reference": "assert f(2) == 4", "row": None}
+        return {
+            "prediction": f"```python\n{code}\n```",
+            "reference": "assert f(2) == 4",
+            "row": None,
+        }
 
     spec = {"type": "opencompass.datasets.mbpp.MBPPEvaluator"}
-    found = sandbox.run(spec, [mbpp("def f(x):\n    return 2 * x"), mbpp("def f(x):\n    return x"), mbpp("import socket\nf = socket")])
+    found = sandbox.run(
+        spec,
+        [
+            mbpp("def f(x):\n    return 2 * x"),
+            mbpp("def f(x):\n    return x"),
+            mbpp("import socket\nf = socket"),
+        ],
+    )
     assert [verdict.get("score") for verdict in found] == [1.0, 0.0, 0.0]

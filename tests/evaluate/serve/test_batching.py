@@ -1,4 +1,6 @@
-"""What a model answers does not depend on who else asks: batches, shared beginnings and padding change nothing."""
+"""What a model answers does not depend on who else asks: batches, shared beginnings and padding
+change nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 
 
 def ask(tokens: list[int], **changes: Any) -> Request:
-    return Request(**{"tokens": tokens, "max_tokens": 8, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 0,
-                      "done": lambda _: None, **changes})  # fmt: skip
+    usual = {"max_tokens": 8, "temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 0}
+    return Request(**{"tokens": tokens, "done": lambda _: None, **usual, **changes})
 
 
 def answers(tiny: tuple[Any, Any], *batches: list[Request]) -> list[tuple[list[int], str]]:
@@ -36,8 +38,12 @@ PROMPTS = [[5 + n for n in range(20)] + [40 + n] * (1 + n * 3) for n in range(5)
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("changes", [{}, {"temperature": 0.9, "top_p": 0.9, "top_k": 40, "seed": 3}])
-def test_an_answer_is_the_same_alone_and_among_others(tiny: tuple[Any, Any], changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"temperature": 0.9, "top_p": 0.9, "top_k": 40, "seed": 3}]
+)
+def test_an_answer_is_the_same_alone_and_among_others(
+    tiny: tuple[Any, Any], changes: dict[str, Any]
+) -> None:
     together = answers(tiny, [ask(prompt, **changes) for prompt in PROMPTS])
     alone = answers(tiny, *[[ask(prompt, **changes)] for prompt in PROMPTS])
     mixed = answers(tiny, [ask(prompt, **changes) for prompt in [*PROMPTS[:2], [7] * 3]])
@@ -56,9 +62,20 @@ def test_it_generates_what_transformers_generates(tiny: tuple[Any, Any]) -> None
         assert request.output == request.expected[: len(request.output)] and len(request.output) > 0  # type: ignore[attr-defined]
 
 
-def test_each_answer_has_its_own_limit_and_says_how_it_ended(tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = answers(tiny, [ask(PROMPTS[0], max_tokens=1), ask(PROMPTS[1], max_tokens=4), ask(PROMPTS[2], max_tokens=9)])
-    assert [len(output) for output, _ in found] == [1, 4, 9] and {reason for _, reason in found} == {"length"}
+def test_each_answer_has_its_own_limit_and_says_how_it_ended(
+    tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = answers(
+        tiny,
+        [
+            ask(PROMPTS[0], max_tokens=1),
+            ask(PROMPTS[1], max_tokens=4),
+            ask(PROMPTS[2], max_tokens=9),
+        ],
+    )
+    assert [len(output) for output, _ in found] == [1, 4, 9] and {
+        reason for _, reason in found
+    } == {"length"}
     first = found[2][0][2]
     monkeypatch.setattr(batching, "stop_tokens", lambda *_: {first})
     [(output, reason)] = answers(tiny, [ask(PROMPTS[2], max_tokens=9)])
@@ -66,16 +83,33 @@ def test_each_answer_has_its_own_limit_and_says_how_it_ended(tiny: tuple[Any, An
 
 
 def test_other_seeds_draw_other_answers_and_top_k_1_is_greedy(tiny: tuple[Any, Any]) -> None:
-    drawn = answers(tiny, [ask(PROMPTS[0], temperature=1.5, seed=seed, max_tokens=12) for seed in range(6)])
+    drawn = answers(
+        tiny, [ask(PROMPTS[0], temperature=1.5, seed=seed, max_tokens=12) for seed in range(6)]
+    )
     assert len({tuple(output) for output, _ in drawn}) > 1
-    narrow = answers(tiny, [ask(PROMPTS[0], temperature=1.5, top_k=1), ask(PROMPTS[0], temperature=1.5, top_p=1e-9), ask(PROMPTS[0])])
+    narrow = answers(
+        tiny,
+        [
+            ask(PROMPTS[0], temperature=1.5, top_k=1),
+            ask(PROMPTS[0], temperature=1.5, top_p=1e-9),
+            ask(PROMPTS[0]),
+        ],
+    )
     assert narrow[0] == narrow[1] == narrow[2]
 
 
 @pytest.mark.parametrize(
-    ("rows", "shared"), [([[1] * 30, [1] * 20 + [2]], 20), ([[1] * 30], 0), ([[1] * 30, [1] * 30], 29), ([[1] * 5, [1] * 6], 0)]
+    ("rows", "shared"),
+    [
+        ([[1] * 30, [1] * 20 + [2]], 20),
+        ([[1] * 30], 0),
+        ([[1] * 30, [1] * 30], 29),
+        ([[1] * 5, [1] * 6], 0),
+    ],
 )
-def test_what_all_begin_with_is_found_and_leaves_a_token_to_read(rows: list[list[int]], shared: int) -> None:
+def test_what_all_begin_with_is_found_and_leaves_a_token_to_read(
+    rows: list[list[int]], shared: int
+) -> None:
     assert batching.shared_prefix(rows) == shared
 
 
@@ -109,7 +143,7 @@ def test_an_error_answers_its_batch_and_the_next_batch_is_served(tiny: tuple[Any
 
 def test_a_batch_too_large_for_the_memory_is_made_again_in_smaller_ones(
     tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     usual, sizes = batching.generate, []
 
     def narrow(model: Any, tokenizer: Any, batch: list[Request]) -> None:
@@ -128,7 +162,9 @@ def test_a_batch_too_large_for_the_memory_is_made_again_in_smaller_ones(
         inbox.put(request)
     for _ in requests:
         assert isinstance(told.get(timeout=30), Request)
-    assert [(request.output, request.finish_reason) for request in requests] == alone and max(sizes[-2:]) <= 2
+    assert [(request.output, request.finish_reason) for request in requests] == alone and max(
+        sizes[-2:]
+    ) <= 2
 
 
 def test_a_request_that_nobody_waits_for_is_not_generated(tiny: tuple[Any, Any]) -> None:
@@ -147,8 +183,12 @@ def test_a_request_that_nobody_waits_for_is_not_generated(tiny: tuple[Any, Any])
     assert isinstance(told.get(timeout=30), Request) and not gone.output
 
 
-def test_a_conversation_that_the_template_does_not_take_is_refused(tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiny[1], "chat_template", "{{ raise_exception('system turns are not supported') }}")
+def test_a_conversation_that_the_template_does_not_take_is_refused(
+    tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        tiny[1], "chat_template", "{{ raise_exception('system turns are not supported') }}"
+    )
     body = {"model": "m", "messages": [{"role": "system", "content": "x"}], "max_tokens": 8}
     with pytest.raises(batching.Refused, match="system turns are not supported"):
         batching.parse(body, tiny[1], 64, lambda _: None)

@@ -1,4 +1,4 @@
-"""A server lasts as long as its evaluation, holds its GPU as long, and is taken for no other one."""
+"""A server lasts as long as its evaluation and holds its GPU as long."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def script(tmp_path: Path) -> Path:
     return tmp_path / "server.py"
 
 
-def start(script: Path, *, port: int = 0, gpu: bool = False) -> AbstractContextManager[server.Running]:
+def start(
+    script: Path, *, port: int = 0, gpu: bool = False
+) -> AbstractContextManager[server.Running]:
     def make(free: int, held: Lease) -> Command:
         argv = [sys.executable, str(script), "--port", str(port or free)]
         return Command(argv, "m", held.environment())
@@ -51,20 +53,28 @@ def stranger() -> Iterator[int]:
 
 def test_a_port_that_another_program_took_is_not_taken_for_the_server(script: Path) -> None:
     with stranger() as port:
-        with pytest.raises(server.ServerDiedError, match=r"(?s)ended with code 1.*Address already in use"):
+        with pytest.raises(
+            server.ServerDiedError, match=r"(?s)ended with code 1.*Address already in use"
+        ):
             with start(script, port=port):
                 pass
 
 
-def test_no_proxy_stands_between_us_and_our_server(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_stands_between_us_and_our_server(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     with start(script) as running:
         assert server.answers(running.port) and running.model == "m"
     with pytest.raises(OSError):
-        urllib.request.build_opener(urllib.request.ProxyHandler()).open("http://127.0.0.1:1/health", timeout=2)
+        urllib.request.build_opener(urllib.request.ProxyHandler()).open(
+            "http://127.0.0.1:1/health", timeout=2
+        )
 
 
-def test_a_server_holds_its_gpu_while_it_serves_and_not_longer(script: Path, gpu_machine: Make) -> None:
+def test_a_server_holds_its_gpu_while_it_serves_and_not_longer(
+    script: Path, gpu_machine: Make
+) -> None:
     gpu_machine(RTX4090)
     with start(script, gpu=True) as running:
         running.check()

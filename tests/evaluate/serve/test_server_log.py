@@ -10,9 +10,11 @@ from stages.evaluate.serve import server_log
 
 # as vLLM 0.33 writes them, cut: the cause stands far above the end
 DEAD = {
-    "ValueError: Free memory on device (20.1/23.6 GiB) on startup is less than desired GPU memory utilization": "gpu_memory_utilization",
-    "ValueError: To serve at least one request (32768), 4.0 GiB KV cache is needed, which is larger than": "max_model_len",
-    "RuntimeError: The NVIDIA driver on your system is too old (found version 12040).": "update the NVIDIA driver",
+    "ValueError: Free memory on device (20.1/23.6 GiB) on startup is less than desired "
+    "GPU memory utilization": "gpu_memory_utilization",
+    "ValueError: To serve at least one request (32768), 4.0 GiB KV cache is needed, which is "
+    "larger than": "max_model_len",
+    "RuntimeError: The NVIDIA driver on your system is too old.": "update the NVIDIA driver",
     "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.": "gcc",
     "AssertionError: 28 is not divisible by tensor parallel size 8": "tensor_parallel=auto",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.": "free the GPU",
@@ -22,10 +24,16 @@ DEAD = {
 
 
 @pytest.mark.parametrize(("line", "fix"), DEAD.items())
-def test_a_dead_server_is_explained_by_its_cause_and_not_by_its_last_lines(tmp_path: Path, line: str, fix: str) -> None:
+def test_a_dead_server_is_explained_by_its_cause_and_not_by_its_last_lines(
+    tmp_path: Path, line: str, fix: str
+) -> None:
     log = tmp_path / "serve.log"
-    end = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n"
-    log.write_text(f"INFO loading\n(EngineCore pid=7) ERROR {line}\n" + "  frame of a traceback, of which there are many\n" * 200 + end)
+    end = "RuntimeError: Engine core initialization failed. See root cause above. Failed: {}\n"
+    log.write_text(
+        f"INFO loading\n(EngineCore pid=7) ERROR {line}\n"
+        + "  frame of a traceback, of which there are many\n" * 200
+        + end
+    )
     shown, told = server_log.last_words(log)
     assert fix in told
     assert shown.splitlines()[0].endswith(line) and "See root cause above" in shown
@@ -34,7 +42,9 @@ def test_a_dead_server_is_explained_by_its_cause_and_not_by_its_last_lines(tmp_p
 def test_an_unknown_error_is_shown_first_and_given_no_fix(tmp_path: Path) -> None:
     log = tmp_path / "serve.log"
     log.write_text(
-        "KeyError: 'rope_scaling'\n" + "noise\n" * 2000 + "RuntimeError: Engine core initialization failed. See root cause above.\n"
+        "KeyError: 'rope_scaling'\n"
+        + "noise\n" * 2000
+        + "RuntimeError: Engine core initialization failed. See root cause above.\n"
     )
     shown, fix = server_log.last_words(log)
     assert shown.startswith("KeyError: 'rope_scaling'") and fix == ""
