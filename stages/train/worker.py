@@ -65,6 +65,8 @@ def train(run: dict[str, Any], folder: Path) -> None:
     from stages.train.callback import Watch
 
     accept_numbered_cpus()
+    if run["config"].get("deepspeed") and run["config"]["use_cpu"]:
+        join_on_cpus()
     target = folder if run["name"] == "train" else folder / run["name"]
     target.mkdir(exist_ok=True)
     run_exp(dict(run["config"]), callbacks=[Watch(target)])
@@ -79,6 +81,13 @@ def accept_numbered_cpus() -> None:
     import torch
 
     torch.serialization.register_package(99, lambda storage: None, lambda storage, place: storage if place.startswith("cpu:") else None)
+
+
+def join_on_cpus() -> None:
+    """On GPUs accelerate joins the processes by way of deepspeed. On CPUs it does not, and each takes itself for the only one."""
+    import deepspeed
+
+    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
 
 
 def leave(folder: Path, rank: int, begun: str, text: str, words: dict[str, str]) -> None:

@@ -28,7 +28,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, list[str]]] = [
     ({"quantization_bit": 4, "parallel": "fsdp"}, TORCHRUN, "transformers", ["train.quantization_bit", "fsdp", "parallel=none"]),
     ({"extra": {"pure_bf16": True}, "parallel": "zero3"}, TORCHRUN, "transformers", ["train.extra.pure_bf16", "zero3"]),
     ({"parallel": "zero2"}, LOCAL, "transformers", ["launcher.kind", "launcher=torchrun"]),
-    ({"parallel": "zero2"}, TORCHRUN, "transformers", ["train.parallel", "deepspeed", "not installed", "fsdp"]),
+    ({"parallel": "zero2"}, TORCHRUN, "transformers", ["train.parallel", "make deepspeed-env", "not installed", "fsdp"]),
     ({}, {**LOCAL, "workers": 4}, "transformers", ["launcher.workers", "launcher=torchrun"]),
     ({}, {**TORCHRUN, "workers": 0}, "transformers", ["launcher.workers", "no GPU"]),
     ({"quantization_bit": 4}, LOCAL, "transformers", ["train.quantization_bit", "GPU", "train=lora"]),
