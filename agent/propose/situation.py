@@ -16,6 +16,10 @@ from agent.run import settings, trial
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.gpus import cards
+from stages.common.reports.data import DataReport
+from stages.common.reports.evaluation import EvalSummary
+from stages.common.reports.training import TrainReport
+from stages.common.reports.verdict import Verdict
 from stages.common.text import plain
 
 REPORTS = ROOT / "reports"
@@ -29,12 +33,13 @@ def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
     """What there is now. The accuracy is the incumbent's: what the next experiment is compared with."""
     parent, incumbent = trial.lineage(records, params)
     value = parent.evidence.get("accuracy" if incumbent != BASELINE else "incumbent_accuracy")
-    base, train, data, verdict = (
-        base_model.read(path) for path in (ROOT / "models/base.json", *(REPORTS / f"{n}.json" for n in ("train", "generate_data", "judge")))
-    )
-    rows = int(number(train.get("rows")) or number(data.get("rows")) or 0)
+    base = base_model.read(ROOT / "models/base.json")
+    train, data = TrainReport.find(REPORTS / "train.json"), DataReport.find(REPORTS / "generate_data.json")
+    verdict, evaluated = Verdict.find(REPORTS / "judge.json"), EvalSummary.find(REPORTS / "eval_val" / "val.json")
+    known = train or data
+    rows = known.rows if known else 0
     accuracy, model, machine = number(value), str(params["model.name"]), hardware()
-    took = number(train.get("runtime_s")) or 0.0
+    took = train.runtime_s if train else 0.0
     lines = [f"The model is {model}, fine-tuned on {rows} training rows with {machine}."]
     if number(base.get("parameters")):
         lines.append(f"The base model has {base['parameters']} parameters; its files are {', '.join(sorted(base.get('files', {})))}.")
@@ -52,11 +57,8 @@ def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
             )
     if parent.loss:
         lines.append(f"The training loss of {parent.folder} went from {parent.loss['first']:.4g} to {parent.loss['last']:.4g}.")
-    curve = verdict.get("curve")
-    if isinstance(curve, dict):
-        lines.append(
-            f"The newest loss curve is {plain(curve.get('shape'), 40)}; overfitting: {'yes' if curve.get('overfitting') else 'no'}."
-        )
+    if verdict and verdict.curve:
+        lines.append(f"The newest loss curve is {verdict.curve.shape}; overfitting: {'yes' if verdict.curve.overfitting else 'no'}.")
     lines += check_list(params, records)
     if took:
         lines.append(f"The newest training took {took:.0f} seconds.")
@@ -66,7 +68,8 @@ def observe(params: dict[str, Any], records: Sequence[Record]) -> Situation:
     )
     lines += [f"{key} is {plain(params[key], 200)} in the present configuration." for key in shown_keys(params)]
     lines.append("Parameters of model, data and train that are not listed are empty.")
-    other = 2 * (number(base_model.read(REPORTS / "eval_val" / "val.json").get("runtime_s")) or 0.0) + 60.0 if took else 0.0
+    evaluating = evaluated.runtime_s or 0.0 if evaluated else 0.0
+    other = 2 * evaluating + 60.0 if took else 0.0
     return Situation(model, rows, accuracy, machine, _chat(base), "\n".join(lines), took, other, base_model.instruct(model))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from agent.knowledge.cache import FOLDER
 from agent.knowledge.history import Record, number
@@ -16,10 +16,15 @@ from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.files import ROOT
 from stages.common.gpus import visible
+from stages.common.reports.base import Report
+from stages.common.reports.data import DataReport, Teaching
+from stages.common.reports.training import TrainReport
+from stages.common.reports.verdict import Opinion, Verdict
 from stages.common.schema.loop import Budget
 
 LEDGER = FOLDER / "calls.jsonl"
 """One line a call of the agent, written as soon as its reply is there."""
+Kind = TypeVar("Kind", bound=Report)
 _FIELDS = ("llm", "prompt_tokens", "output_tokens", "gpu_hours")
 CRASHES = 3
 """So many crashes in a row end a run: then it is not the proposals that are wrong."""
@@ -79,51 +84,33 @@ def of_experiment(record: Record, training_s: float | None = None) -> dict[str, 
             tells its last part, and one from DVC's run-cache tells what it cost when it was made.
     """
     parts = [calls(record.run, record.trial)] if record.run else []
-    now, before = _fresh("reports/judge.json", record.commit)
-    parts += list(_paid(now))  # a verdict is worded anew
-    now, before = _fresh("reports/generate_data.json", record.commit)
-    held = _add(_paid(before))  # replies of a teacher are used again, and the report counts what they cost when they were made
-    parts.append({name: max(0.0, value - held[name]) for name, value in _add(_paid(now)).items()})
-    trained, _ = _fresh("reports/train.json", record.commit)
+    verdict, _ = _fresh("reports/judge.json", record.commit, Verdict)
+    if verdict and verdict.opinion:  # a verdict is worded anew
+        parts.append(_paid([verdict.opinion]))
+    data, before = _fresh("reports/generate_data.json", record.commit, DataReport)
+    if data:  # replies of a teacher are used again, and the report counts what they cost when they were made
+        held = _paid(before.teacher.values() if before else ())
+        parts.append({name: max(0.0, value - held[name]) for name, value in _paid(data.teacher.values()).items()})
+    trained, _ = _fresh("reports/train.json", record.commit, TrainReport)
     seen = gpus_at_work() * training_s / 3600 if training_s else 0.0
-    hours = 0.0 if training_s == 0 else max(gpu_hours(trained), seen)
+    hours = 0.0 if training_s == 0 else max(trained.gpu_hours if trained else 0.0, seen)
     return {name: round(value, 6) for name, value in _add([*parts, {"gpu_hours": hours}]).items()}
 
 
-def _fresh(path: str, commit: str) -> tuple[Any, Any]:
-    """A report of the working tree and the commit's, where they differ; {} for what is not there, and for both where they are equal."""
+def _fresh(path: str, commit: str, kind: type[Kind]) -> tuple[Kind | None, Kind | None]:
+    """A report of the working tree and the commit's, if they differ; None for what is not there, and for both if they are equal."""
     before = workspace.git("show", f"{commit}:{path}", check=False)
     try:
         text = (ROOT / path).read_text(encoding="utf-8")
     except OSError:
-        return {}, {}
-    return ({}, {}) if text == before else (_json(text), _json(before))
+        return None, None
+    return (None, None) if text == before else (kind.find_in(text), kind.find_in(before))
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return {}
-
-
-def _paid(report: Any) -> Iterator[dict[str, Any]]:
-    """Every part of a report that says what language model calls cost: an object with `cost`."""
-    for part in report.values() if isinstance(report, dict) else report if isinstance(report, list) else ():
-        yield from _paid(part)
-    if isinstance(report, dict) and number(report.get("cost")) is not None:
-        yield {"llm": report["cost"], **{name: report.get(name) for name in ("prompt_tokens", "output_tokens")}}
-
-
-def gpu_hours(train: Any) -> float:
-    """GPU hours of a training report: its own figure, or its run time times its GPUs; 0 on a CPU."""
-    if not isinstance(train, dict):
-        return 0.0
-    if (given := number(train.get("gpu_hours"))) is not None:
-        return given
-    on_gpu = bool(train.get("gpu")) or number(train.get("peak_gpu_memory_gib")) is not None
-    count = number(train.get("gpus")) or number(train.get("processes")) or (1.0 if on_gpu else 0.0)
-    return (count if on_gpu or number(train.get("gpus")) else 0.0) * (number(train.get("runtime_s")) or 0.0) / 3600
+def _paid(replies: Iterable[Teaching | Opinion]) -> dict[str, float]:
+    """What calls of language models cost, added up."""
+    told = ({"llm": each.cost, "prompt_tokens": each.prompt_tokens, "output_tokens": each.output_tokens} for each in replies)
+    return _add(told)
 
 
 def gpus_at_work() -> int:

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 from agent.knowledge.history import LOOKS, Record
 from agent.run import execution, settings, telling, trial, workspace
-from agent.run.experiment import summary
 from agent.run.progress import Progress, say
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, write_text
 from stages.common.process import stage_lock
+from stages.common.reports.verdict import Verdict
 from stages.common.text import plain
 
 _REF = re.compile(r"refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/(\S+)")
@@ -115,13 +115,11 @@ def _show(commit: str, path: str) -> str:
 def hypothesis(name: str, commit: str, sweep: list[str]) -> str:
     """What is claimed when nobody says more: that the sweep's finding holds, with its figures."""
     held = workspace.call(["git", "show", f"{commit}:reports/judge.json"], check=False)
-    try:
-        verdict = json.loads(held.stdout)
-        found, primary = summary(verdict), verdict["evidence"].get("primary")
-        told = f"accuracy {found['accuracy']:.3f}, {found['difference']:+.3f} on {found['n']} validation items"
-        told += f" of {plain(primary, 80)}" if primary else ""
-    except (ValueError, KeyError, TypeError, AttributeError):
-        told = "no figures"
+    verdict, told = Verdict.find_in(held.stdout), "no figures"
+    if verdict:
+        decided = verdict.evidence.deciding
+        told = f"accuracy {decided.after:.3f}, {decided.figures.difference:+.3f} on {decided.figures.n} validation items"
+        told += f" of {plain(decided.benchmark, 80)}" if decided.benchmark else ""
     chosen = f", one of {len(sweep)} of its sweep" if len(sweep) > 1 else ""
     return f"what {plain(name, 80)}{chosen}, found in DVC's experiment holds against the incumbent: {told}"
 

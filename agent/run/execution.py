@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from agent.knowledge import history, lessons
 from agent.knowledge.cache import FOLDER
@@ -18,6 +17,7 @@ from agent.run.signals import interrupts
 from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, sha256_file
+from stages.common.reports.verdict import Verdict
 from stages.common.text import plain
 
 
@@ -123,7 +123,7 @@ def keep(done: Record, progress: Progress) -> None:
     _commit(done)
 
 
-def reproduce(record: Record, name: str, progress: Progress, hours_left: float = 0.0) -> dict[str, Any]:
+def reproduce(record: Record, name: str, progress: Progress, hours_left: float = 0.0) -> Verdict:
     """`dvc repro`, and the verdict if it belongs to this experiment and to an unchanged pipeline."""
     log, since = FOLDER / f"{record.folder}.log", time.time()
     limit, key = read_params("agent").agent.timeout_h, "agent.timeout_h"

@@ -12,10 +12,10 @@ from typing import Any
 
 from agent.knowledge.history import EXPERIMENTS, Record, number, read_record
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, read_json, sha256_file, write_json, write_text
+from stages.common.files import ROOT, sha256_file, write_json, write_text
 from stages.common.losses import read_losses
 from stages.common.reports.evaluation import EvalSummary, Row, read_rows
-from stages.common.verdict import accepted
+from stages.common.reports.verdict import Evidence, Figures, Metric, Verdict
 
 REPORTS = ROOT / "reports"
 OUTCOMES = {"accept": "KEPT", "reject": "DISCARDED", "inconclusive": "INCONCLUSIVE"}
@@ -25,7 +25,6 @@ COPIED = {
     "judge.json": REPORTS / "judge.json",
 }
 """Validation results and the verdict on them; nothing here comes from the test split."""
-_FIX = "run 'dvc repro --single-item judge', and see stages/judge"
 
 
 def slug(text: str) -> str:
@@ -76,16 +75,16 @@ def _require_open(folder: Path) -> None:
         raise PawlError("a finished experiment is never written again", where=str(folder), fix="start another: python -m agent try")
 
 
-def finish(record: Record, verdict: dict[str, Any], seconds: float) -> Record:
+def finish(record: Record, verdict: Verdict, seconds: float) -> Record:
     """Copy the evidence into the folder, then write the record that closes it; the record comes last, so that a finished one is whole."""
     folder = folder_of(record)
     _require_open(folder)
     for name, source in COPIED.items():
         shutil.copyfile(source, folder / name)
-    found = summary(verdict)
-    met = {"met": (found["accuracy"] or 0.0) >= record.gate["at_least"]} if number(record.gate.get("at_least")) is not None else {}
+    found = summary(verdict.evidence)
+    met = {"met": found["accuracy"] >= record.gate["at_least"]} if number(record.gate.get("at_least")) is not None else {}
     done = replace(
-        record, status=OUTCOMES[verdict["outcome"]], outcome=verdict["outcome"], evidence=found, loss=losses(),
+        record, status=OUTCOMES[verdict.outcome], outcome=verdict.outcome, evidence=found, loss=losses(),
         curve=curve(verdict), gate=record.gate | met,
         dvc_lock_sha256=sha256_file(ROOT / "dvc.lock"), finished_at=now(), duration_s=round(seconds, 1),
     )  # fmt: skip
@@ -103,59 +102,44 @@ def crash(record: Record, reason: str, seconds: float, words: str = "") -> Recor
     return done
 
 
-def read_verdict(name: str, incumbent: str) -> dict[str, Any]:
-    """reports/judge.json, once it is certain that it is about this experiment and that it carries what it says.
+def read_verdict(name: str, incumbent: str) -> Verdict:
+    """reports/judge.json, once it is certain that it is about this experiment and rests on validation results.
 
     Raises:
-        PawlError: missing, of another experiment or incumbent, contradictory, an acceptance without paired evidence, rows of another split.
+        PawlError: missing, broken, contradictory, of another experiment or incumbent; results of another split.
     """
-    verdict = read_json(COPIED["judge.json"])
-    where = "reports/judge.json"
-    if not isinstance(verdict, dict) or verdict.get("outcome") not in list(OUTCOMES):
-        raise PawlError(f"no outcome of {', '.join(OUTCOMES)}", where=where, fix=_FIX)
-    about = verdict.get("experiment")
-    told, versus = (about.get("name"), about.get("incumbent")) if isinstance(about, dict) else (None, None)
-    if (told, versus) != (name, incumbent):
-        raise PawlError(
-            f"the verdict is about {told!r:.80} against {versus!r:.80}, not {name!r} against {incumbent!r}", where=where, fix=_FIX
-        )
-    if verdict.get("accepted") is not (verdict["outcome"] == "accept"):
-        raise PawlError("outcome and accepted contradict each other", where=where, fix=_FIX)
-    if verdict["outcome"] == "accept" and not accepted(verdict):
-        raise PawlError("an acceptance whose guards did not all pass, or that has none", where=where, fix=_FIX)
-    figures = summary(verdict)
-    if verdict["outcome"] == "accept" and any(figures.get(key) is None for key in ("n", "accuracy", "difference", "low", "high", "p")):
-        raise PawlError("an acceptance without paired evidence (n, accuracy, difference, interval, p)", where=where, fix=_FIX)
+    verdict = Verdict.read(COPIED["judge.json"])
+    about = verdict.experiment
+    if (about.name, about.incumbent) != (name, incumbent):
+        told = f"the verdict is about {about.name!r:.80} against {about.incumbent!r:.80}, not {name!r} against {incumbent!r}"
+        raise PawlError(told, where="reports/judge.json", fix=verdict.remedy)
     read_rows(COPIED["val.jsonl"], Row)
     EvalSummary.read(COPIED["val.json"])
     return verdict
 
 
-def curve(verdict: dict[str, Any]) -> dict[str, Any]:
+def curve(verdict: Verdict) -> dict[str, Any]:
     """What the judge reads in the training loss, without figures."""
-    held = verdict.get("curve")
-    return {name: held[name] for name in ("shape", "learning_rate", "overfitting") if name in held} if isinstance(held, dict) else {}
+    held = verdict.curve
+    return {"shape": held.shape, "learning_rate": held.learning_rate, "overfitting": held.overfitting} if held else {}
 
 
-def summary(verdict: dict[str, Any]) -> dict[str, Any]:
-    """The figures of a verdict that history needs, of what decided; the one place that knows what the judge calls them."""
-    evidence = verdict.get("evidence")
-    evidence = evidence if isinstance(evidence, dict) else {}
-    held, primary = evidence.get("benchmarks"), evidence.get("primary")
-    parts, measure = held if isinstance(held, dict) else {}, "score" if evidence.get("metric") == "score" else "accuracy"
-    return _figures(parts.get(str(primary)) if primary else evidence.get("pooled"), measure) | {
-        "benchmarks": {str(name): _figures(part, measure) for name, part in sorted(parts.items())}
+def summary(evidence: Evidence) -> dict[str, Any]:
+    """The figures of a verdict that history needs: of what decided, and of each benchmark."""
+    benchmarks = {name: _figures(part, evidence.metric) for name, part in sorted(evidence.benchmarks.items())}
+    return {**_figures(evidence.deciding.figures, evidence.metric), "benchmarks": benchmarks}
+
+
+def _figures(part: Figures, metric: Metric) -> dict[str, float]:
+    return {
+        "n": part.n,
+        "accuracy": part.candidate.measured(metric),
+        "incumbent_accuracy": part.incumbent.measured(metric),
+        "difference": part.difference,
+        "low": part.low,
+        "high": part.high,
+        "p": part.p_better,
     }
-
-
-def _figures(part: Any, measure: str) -> dict[str, Any]:
-    part = part if isinstance(part, dict) else {}
-    candidate, incumbent = (part[side] if isinstance(part.get(side), dict) else {} for side in ("candidate", "incumbent"))
-    found = {
-        "n": part.get("n"), "accuracy": candidate.get(measure), "incumbent_accuracy": incumbent.get(measure),
-        "difference": part.get("difference"), "low": part.get("low"), "high": part.get("high"), "p": part.get("p_better"),
-    }  # fmt: skip
-    return {name: value if number(value) is not None else None for name, value in found.items()}
 
 
 def losses() -> dict[str, Any]:

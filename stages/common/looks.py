@@ -47,9 +47,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pydantic import ValidationError
 
 from stages.common.errors import PawlError
 from stages.common.files import sha256_text
+from stages.common.reports.base import problem
+from stages.common.reports.look import Looked, line_of
 
 FILE, COPY = Path("experiments/looks.jsonl"), Path(".pawl/looks.jsonl")
 Key = tuple[str, ...]
@@ -60,7 +63,6 @@ SKETCH = 32
 """Item ids that stand for a set of items in lines from before its questions were kept: the smallest ones."""
 SHORT = 5
 """Bytes of a question's hash: of two sets of 10,000 questions without a common one, 1 in 10,000 pairs shares a hash."""
-MOST = 10**9
 _ALIKE = str.maketrans("‐‑‒–—―−﹘‘’‚‛`´′“”„‟«»″", "-" * 8 + "'" * 7 + '"' * 7, "\u034f\ufe0e\ufe0f")  # noqa: RUF001
 _COUNT = re.compile(rb'^\{"looks":([ \d]{9})\}$', re.MULTILINE)
 
@@ -173,7 +175,7 @@ def accepted(root: Path) -> set[str]:
     return {look["candidate"] for look in map(json.loads, lines) if look.get("outcome") == "accept"}
 
 
-def take_over(roots: Iterable[Path], verdict: Any) -> None:
+def take_over(roots: Iterable[Path], verdict: Looked) -> None:
     """Write down the look of a verdict that was not judged here: DVC's cache, shared with another clone, gave it back.
 
     It counts from its own number, since what was looked at before it is not known here.
@@ -181,15 +183,12 @@ def take_over(roots: Iterable[Path], verdict: Any) -> None:
     Raises:
         PawlError: what the verdict says of its look is no look.
     """
-    told: Any = verdict.get("looks", []) if isinstance(verdict, dict) else None
-    looks: list[Any] = told if isinstance(told, list) else [None]
-    for look in looks:
-        wrong = _wrong(look) or next((f"{name} is missing" for name in (*NOTED, "look") if name not in look), "")
-        if wrong:
-            fix = "run 'dvc repro -f judge' to judge again"
-            raise PawlError(f"the look of this verdict cannot be read: {wrong}", where="reports/judge.json", fix=fix)
-        bare = {name: value for name, value in look.items() if name not in (*NOTED, "look")}
-        enter(roots, bare, lambda _, look=look: {name: look[name] for name in NOTED}, least=look["look"])  # type: ignore[misc]
+    for look in verdict.looks:
+        if not look.judged:
+            raise PawlError("the look of this verdict says no outcome or number", where="reports/judge.json", fix=verdict.remedy)
+        told = look.plain()
+        note = {name: told.pop(name) for name in NOTED}
+        enter(roots, told, lambda _, note=note: note, least=told.pop("look"))  # type: ignore[misc]
 
 
 def _together(histories: list[History], roots: list[Path]) -> tuple[dict[Key, str], dict[str, str]]:
@@ -214,10 +213,9 @@ def _witnesses(root: Path) -> Iterator[dict[str, Any]]:
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, errors="replace", timeout=60, check=False)
     told = [_loaded(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
     for path in sorted((root / FILE.parent).glob("*/judge.json")):
-        verdict = _loaded(path.read_text(encoding="utf-8", errors="replace"))
-        looks = verdict.get("looks") if isinstance(verdict, dict) else None
-        told += looks if isinstance(looks, list) else []
-    yield from (each for each in told if isinstance(each, dict) and "looks" not in each and not _wrong(each))
+        verdict = Looked.find(path)
+        told += [look.plain() for look in verdict.looks] if verdict else []
+    yield from (each for each in told if not _wrong(each) and "looks" not in each)
 
 
 def _loaded(text: str) -> Any:
@@ -281,20 +279,9 @@ def _parsed(text: str, path: Path) -> History:
 
 
 def _wrong(entry: Any) -> str:
-    """What is wrong with a line, which is a look, the questions of a set of items, or how many looks there are; empty where nothing is."""
-    if not isinstance(entry, dict):
-        return "it is no object"
-    if "looks" in entry:
-        return "" if _whole(entry["looks"], 0) else "its number is none"
-    names = ("items", "questions") if "questions" in entry and "candidate" not in entry else (*KEY[:3], "sketch")
-    if any(not isinstance(entry.get(name), str) for name in names) or not isinstance(entry.get("measure", ""), str):
-        return "a hash is missing"
+    """What is wrong with a line; empty if nothing is."""
     try:
-        _hashes(entry.get("questions", ""))
-    except (ValueError, TypeError):
-        return "its questions are no hashes"
-    return "" if _whole(entry.get("look", 1), 1) else "its number is none"
-
-
-def _whole(value: Any, least: int) -> bool:
-    return type(value) is int and least <= value <= MOST
+        line_of(entry)
+    except ValidationError as error:
+        return problem(error)
+    return ""

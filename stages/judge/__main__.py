@@ -8,20 +8,9 @@ python -m stages.judge explain-failure [--since SECONDS]                   put t
 python -m stages.judge simulate [--pairs 2000]                             how often this rule errs, and the naive one
 
 Reads params.yaml, reports/eval_val, the incumbent's folder, and the reports of benchmark, data and training; for a language model
-(judge.kind llm) also the validation items. Writes a line into experiments/looks.jsonl, reports/judge.md for people, and reports/judge.json:
-    experiment   name, hypothesis, parent, incumbent
-    outcome      accept, reject or inconclusive; `accepted` is true for accept alone
-    evidence     look, level, alpha, outcome and why before vetoes, pooled, benchmarks.NAME, guarded, further (stages/judge/evidence.py)
-    looks        the line that this verdict is in experiments/looks.jsonl (a list of one: DVC shows what is in a list as no metric)
-    rule         the thresholds that were applied
-    guards       a list of {guard, passed, detail}; one that did not pass is a veto
-    truncated    share of answers cut off at the output limit: candidate, incumbent
-    errors       wrong answers by kind, and which kinds grew (stages/judge/samples.py)
-    curve        shape of the training loss, overfitting, learning_rate (stages/judge/curve.py)
-    words        "Code Summary", "Reason", "Decision" (yes or no); `words_by` is rules or llm
-    opinion      what the language model said: decision, veto, disagreement, leaks, failed, cost (stages/judge/opinion.py); null without one
-    versions     rules (raised when the rules change), method, scipy
-Without a language model, the same inputs give the same bytes. The stage exits 0 whatever the outcome.
+(judge.kind llm) also the validation items. Writes a line into experiments/looks.jsonl, reports/judge.md for people, and
+reports/judge.json, which stages/common/reports/verdict.py declares. Without a language model, the same inputs give the same bytes.
+The stage exits 0 whatever the outcome.
 compare exits 0 for accept, 1 for reject, 2 for inconclusive, 3 for bad input; it checks the rows, and the summaries (val.json) where they
 lie beside them.
 """
@@ -35,6 +24,7 @@ from typing import Any
 
 from stages.common.errors import PawlError, from_os_error, run_main
 from stages.common.files import ROOT, main_root, to_json
+from stages.common.reports.verdict import Verdict
 from stages.common.schema import Experiment, Judge
 from stages.judge.evidence import Rule, evidence
 from stages.judge.guards import of_files
@@ -45,7 +35,7 @@ EXIT = {"accept": 0, "reject": 1, "inconclusive": 2}
 BAD_INPUT = 3
 
 
-def judge_reports(root: Path, judge: Judge, experiment: Experiment, **more: Any) -> dict[str, Any]:
+def judge_reports(root: Path, judge: Judge, experiment: Experiment, **more: Any) -> Verdict:
     """See `stages.judge.verdict`, whose modules take as long to import as `compare` needs for its work."""
     from stages.judge import verdict
 
@@ -62,12 +52,12 @@ def compare(candidate: Path, incumbent: Path, rule: Rule) -> int:
         if wrong := of_files(*sides):
             raise PawlError("; ".join(wrong)[:1000], fix="evaluate both sides again, in one way, and keep each summary beside its rows")
         found = evidence(pair(*(side.rows for side in sides)), rule)
-        print(to_json(found), end="")
+        print(to_json(found.plain()), end="")
     except OSError as error:
         return _bad_input(str(from_os_error(error)))
     except Exception as error:  # noqa: BLE001 - exit 1 means "reject": not even a bug of ours may end in it
         return _bad_input(str(error) if isinstance(error, PawlError) else f"{type(error).__name__}: {error}"[:2000])
-    return EXIT[found["outcome"]]
+    return EXIT[found.outcome]
 
 
 def _bad_input(text: str) -> int:
@@ -113,21 +103,22 @@ def main() -> int:
     from stages.common.keys import tracked
     from stages.common.process import stage_lock
     from stages.judge import verdict, words
+    from stages.judge.public import SECTIONS, public_settings
 
     if args.command == "explain-failure":
         return verdict.explain_failure(ROOT, args.since)
-    seen = verdict.SECTIONS  # what a language model is told; what of it shapes a result is in the reports already
+    seen = SECTIONS  # what a language model is told; what of it shapes a result is in the reports already
     with (
         stage_lock("judge"),
         load_params(*tracked("judge"), untracked=seen, inputs=["prompts/judge"]) as params,
     ):
         found = judge_reports(
             ROOT, params.judge, params.experiment, max_contamination=params.data.max_contamination,
-            settings=verdict.public_settings(params), more_roots=[main_root()],
+            settings=public_settings(params), more_roots=[main_root()],
         )  # fmt: skip
-        pooled = found["evidence"]["pooled"]
-        gain = f"{words.points(pooled['difference'])}, {words.p_value(pooled['p_better'])}, {pooled['n']} items"
-        print(f"judge: {found['outcome']}: {gain}, look {found['evidence']['look']} at them")
+        pooled = found.evidence.pooled
+        gain = f"{words.points(pooled.difference)}, {words.p_value(pooled.p_better)}, {pooled.n} items"
+        print(f"judge: {found.outcome}: {gain}, look {found.evidence.look} at them")
     return 0
 
 

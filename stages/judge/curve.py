@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 from stages.common.losses import Loss
+from stages.common.reports.verdict import Curve, Rate, Shape
 
 FEWEST = 8
 """Logged training losses below which a shape cannot be told."""
 
 
-def read_curve(losses: Sequence[Loss]) -> dict[str, Any]:
+def read_curve(losses: Sequence[Loss]) -> Curve:
     """Name the shape of the training loss, from its logged losses.
 
     The logged training losses are cut into four quarters with medians q1 to q4. Noise is taken from how much
@@ -33,15 +33,16 @@ def read_curve(losses: Sequence[Loss]) -> dict[str, Any]:
     train = [loss for _, split, loss, *_ in losses if split == "train"]
     held_out = [loss for _, split, loss, *_ in losses if split == "eval"]
     shape = _shape(train)
-    return {
-        "shape": shape,
-        "learning_rate": "too high" if _too_high(shape, train) else "too low" if shape == "flat" else "",
-        "overfitting": len(held_out) > 1 and not held_out[-1] <= 1.05 * min(held_out),
-        "logged": len(train),
-    }
+    rate: Rate = "too low" if shape == "flat" else ""
+    return Curve(
+        shape=shape,
+        learning_rate="too high" if _too_high(shape, train) else rate,
+        overfitting=len(held_out) > 1 and not held_out[-1] <= 1.05 * min(held_out),
+        logged=len(train),
+    )
 
 
-def _shape(train: list[float]) -> str:
+def _shape(train: list[float]) -> Shape:
     if not all(math.isfinite(loss) for loss in train):
         return "diverging"
     if len(train) < FEWEST:

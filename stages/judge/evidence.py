@@ -24,13 +24,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from stages.common.errors import PawlError
 from stages.common.items import wilson
 from stages.common.looks import spend
+from stages.common.reports.verdict import Evidence, Figures, Further, Guarded, Metric, Outcome, Sided
 from stages.judge.pairing import Pairs
 from stages.judge.significance import bounds, on_a_grid, sign_flip, z_of
 
@@ -46,19 +47,15 @@ class Rule:
     look: int = 1
     primary: str = ""
     max_regression: float = 0.1
-    metric: str = "correct"
+    metric: Metric = "correct"
 
     @property
     def level(self) -> float:
         return spend(self.alpha, self.look)
 
 
-def evidence(pairs: dict[str, Pairs], rule: Rule) -> dict[str, Any]:
+def evidence(pairs: dict[str, Pairs], rule: Rule) -> Evidence:
     """Figures of each benchmark and of all items, and what they decide before any veto.
-
-    Returns:
-        alpha, look, level (of this look's test), min_effect, metric, primary; outcome, why; pooled and benchmarks.NAME (see `figures`);
-        guarded: {benchmark, low, high, margin, verdict: kept, lost or unknown}; further_items: what would decide, where inconclusive.
 
     Raises:
         PawlError: the primary benchmark is not among them.
@@ -74,20 +71,20 @@ def evidence(pairs: dict[str, Pairs], rule: Rule) -> dict[str, Any]:
     decisive = benchmarks[rule.primary] if rule.primary else pooled
     guarded = [_guard(name, pairs[name], benchmarks[name], rule) for name in pairs if name != rule.primary and len(pairs) > 1]
     outcome, why = decide(decisive, guarded, rule)
-    return {
-        "alpha": rule.alpha,
-        "look": rule.look,
-        "level": rule.level,
-        "min_effect": rule.min_effect,
-        "metric": rule.metric,
-        "primary": rule.primary,
-        "outcome": outcome,
-        "why": why,
-        "pooled": pooled,
-        "benchmarks": benchmarks,
-        "guarded": guarded,
-        "further_items": further(pairs, decisive, benchmarks, guarded, why, rule) if outcome == "inconclusive" else None,
-    }
+    return Evidence(
+        alpha=rule.alpha,
+        look=rule.look,
+        level=rule.level,
+        min_effect=rule.min_effect,
+        metric=rule.metric,
+        primary=rule.primary,
+        outcome=outcome,
+        why=why,
+        pooled=pooled,
+        benchmarks=benchmarks,
+        guarded=guarded,
+        further_items=further(pairs, decisive, benchmarks, guarded, why, rule) if outcome == "inconclusive" else None,
+    )
 
 
 def _together(pairs: dict[str, Pairs]) -> Pairs:
@@ -100,44 +97,37 @@ def _together(pairs: dict[str, Pairs]) -> Pairs:
     return Pairs(*sides)
 
 
-def figures(pairs: Pairs, metric: str = "correct") -> dict[str, Any]:
-    """The evidence of one set of pairs.
-
-    Returns:
-        n (items); repeats [candidate, incumbent]; candidate, incumbent: accuracy with a 95 % Wilson interval, lenient accuracy, mean score;
-        difference (of the metric), low and high (95 % interval) and its method, lenient_difference, score_difference; p_better,
-        p_two_sided; candidate_only, incumbent_only: items on which that side alone was right (with repeats or scores: did better);
-        gain, loss: sums of the positive and of the negative differences; spread: their standard deviation, within: the part of their
-        variance that repeats average out (None where asked once).
-    """
+def figures(pairs: Pairs, metric: Metric = "correct") -> Figures:
+    """The evidence of one set of pairs."""
     a, b, n = pairs.candidate, pairs.incumbent, len(pairs)
     difference, units = _differences(pairs, metric)
     gain, loss = float(difference.clip(min=0).sum()), float((-difference).clip(min=0).sum())
     low, high, method = bounds(difference, gain, loss, 0.025)
     better, two_sided = sign_flip(units)
-    sides = {name: _side(side, n) for name, side in (("candidate", a), ("incumbent", b))}
-    return {
-        "n": n,
-        "repeats": [a.repeats, b.repeats],
-        **sides,
-        "difference": float(difference.mean()),
-        "low": low,
-        "high": high,
-        "interval": method,
-        "lenient_difference": sides["candidate"]["lenient"] - sides["incumbent"]["lenient"],
-        "score_difference": sides["candidate"]["score"] - sides["incumbent"]["score"],
-        "p_better": better,
-        "p_two_sided": two_sided,
-        "candidate_only": int((units > 0).sum()),
-        "incumbent_only": int((units < 0).sum()),
-        "gain": gain,
-        "loss": loss,
-        "spread": float(difference.std()),
-        "within": _within(pairs) if metric == "correct" else None,
-    }
+    candidate, incumbent = _side(a, n), _side(b, n)
+    return Figures(
+        n=n,
+        repeats=[a.repeats, b.repeats],
+        candidate=Sided(**candidate),
+        incumbent=Sided(**incumbent),
+        difference=float(difference.mean()),
+        low=low,
+        high=high,
+        interval=method,
+        lenient_difference=candidate["lenient"] - incumbent["lenient"],
+        score_difference=candidate["score"] - incumbent["score"],
+        p_better=better,
+        p_two_sided=two_sided,
+        candidate_only=int((units > 0).sum()),
+        incumbent_only=int((units < 0).sum()),
+        gain=gain,
+        loss=loss,
+        spread=float(difference.std()),
+        within=_within(pairs) if metric == "correct" else None,
+    )
 
 
-def _differences(pairs: Pairs, metric: str) -> tuple[Any, Any]:
+def _differences(pairs: Pairs, metric: Metric) -> tuple[Any, Any]:
     """One difference an item in [-1, 1], and the same in whole units for the exact test."""
     a, b = pairs.candidate, pairs.incumbent
     if metric == "score":
@@ -168,71 +158,68 @@ def _side(side: Any, n: int) -> dict[str, float]:
     }
 
 
-def _guard(name: str, pairs: Pairs, found: dict[str, Any], rule: Rule) -> dict[str, Any]:
+def _guard(name: str, pairs: Pairs, found: Figures, rule: Rule) -> Guarded:
     difference, _ = _differences(pairs, rule.metric)
-    low, high, _ = bounds(difference, found["gain"], found["loss"], rule.level)
-    verdict = "kept" if low > -rule.max_regression else "lost" if high < -rule.max_regression else "unknown"
-    return {"benchmark": name, "low": low, "high": high, "margin": rule.max_regression, "verdict": verdict}
+    low, high, _ = bounds(difference, found.gain, found.loss, rule.level)
+    verdict: Literal["kept", "lost", "unknown"] = "unknown"
+    if low > -rule.max_regression:
+        verdict = "kept"
+    elif high < -rule.max_regression:
+        verdict = "lost"
+    return Guarded(benchmark=name, low=low, high=high, margin=rule.max_regression, verdict=verdict)
 
 
-def decide(decisive: dict[str, Any], guarded: list[dict[str, Any]], rule: Rule) -> tuple[str, str]:
+def decide(decisive: Figures, guarded: list[Guarded], rule: Rule) -> tuple[Outcome, str]:
     """The outcome and its reason, from the evidence alone.
 
     accept: p_better is below the level of this look, the difference is at least min_effect, no guarded benchmark may have lost too much.
     reject: no gain was observed, or the whole interval lies below min_effect, or a guarded benchmark lost too much.
     inconclusive: none of these; it is not an acceptance.
     """
-    if decisive["difference"] <= 0:
+    if decisive.difference <= 0:
         return "reject", "no gain"
-    if decisive["high"] < rule.min_effect:
+    if decisive.high < rule.min_effect:
         return "reject", "gain too small"
-    if any(each["verdict"] == "lost" for each in guarded):
+    if any(each.verdict == "lost" for each in guarded):
         return "reject", "regression"
-    if decisive["difference"] < rule.min_effect:
+    if decisive.difference < rule.min_effect:
         return "inconclusive", "gain perhaps too small"
-    if decisive["p_better"] >= rule.level:
+    if decisive.p_better >= rule.level:
         return "inconclusive", "gain uncertain"
-    if any(each["verdict"] == "unknown" for each in guarded):
+    if any(each.verdict == "unknown" for each in guarded):
         return "inconclusive", "regression not excluded"
     return "accept", "better"
 
 
 def further(
-    pairs: dict[str, Pairs], decisive: dict[str, Any], benchmarks: dict[str, Any], guarded: list[dict[str, Any]], why: str, rule: Rule
-) -> dict[str, Any]:
-    """How many more items, or more repeats of the present ones, would decide, were the observed rates the true ones.
-
-    Returns:
-        benchmark ("" for all items together), towards (accept or reject), items, repeats (None where no number helps or is known), power.
-    """
+    pairs: dict[str, Pairs], decisive: Figures, benchmarks: dict[str, Figures], guarded: list[Guarded], why: str, rule: Rule
+) -> Further:
+    """How many more items, or more repeats of the present ones, would decide, were the observed rates the true ones."""
     name, found, level = rule.primary, decisive, spend(rule.alpha, rule.look + 1)
+    towards: Literal["accept", "reject"] = "accept"
     if why == "regression not excluded":
-        open_ones = [each["benchmark"] for each in guarded if each["verdict"] == "unknown"]
-        name = max(open_ones, key=lambda each: -benchmarks[each]["difference"])
+        open_ones = [each.benchmark for each in guarded if each.verdict == "unknown"]
+        name = max(open_ones, key=lambda each: -benchmarks[each].difference)
         found = benchmarks[name]
-        distance = found["difference"] + rule.max_regression
-        towards = "accept" if distance > 0 else "reject"
+        distance = found.difference + rule.max_regression
+        if distance <= 0:
+            towards = "reject"
     elif why == "gain uncertain":
-        towards, distance = "accept", found["difference"]
+        distance = found.difference
     else:
-        towards, level, distance = "reject", 0.025, rule.min_effect - found["difference"]
+        towards, level, distance = "reject", 0.025, rule.min_effect - found.difference
     distance = max(abs(distance), 1e-6)
-    n, second = found["n"], found["spread"] ** 2 + found["difference"] ** 2
-    spread = z_of(level) * math.sqrt(second) + z_of(1 - POWER) * found["spread"]
+    n, second = found.n, found.spread**2 + found.difference**2
+    spread = z_of(level) * math.sqrt(second) + z_of(1 - POWER) * found.spread
     needed = math.ceil((spread / distance) ** 2)
-    return {
-        "benchmark": name,
-        "towards": towards,
-        "items": max(1, needed - n),
-        "repeats": _further_repeats(found, spread / distance),
-        "power": POWER,
-    }
+    repeats = _further_repeats(found, spread / distance)
+    return Further(benchmark=name, towards=towards, items=max(1, needed - n), repeats=repeats, power=POWER)
 
 
-def _further_repeats(found: dict[str, Any], ratio: float) -> int | None:
+def _further_repeats(found: Figures, ratio: float) -> int | None:
     """Further repeats at which n items have the standard error that `ratio` squared items at the present spread would have."""
-    within, variance, repeats = found["within"], found["spread"] ** 2, min(found["repeats"])
+    within, variance, repeats = found.within, found.spread**2, min(found.repeats)
     if not within:
         return None
-    allowed = variance * found["n"] / ratio**2 - (variance - within)
+    allowed = variance * found.n / ratio**2 - (variance - within)
     return None if allowed <= 0 else max(1, math.ceil(repeats * within / allowed) - repeats)

@@ -14,7 +14,7 @@ from stages.common.chat import NoReply, Structured, structured
 from stages.common.errors import PawlError
 from stages.common.failure import SEES_NO_TEST
 from stages.common.files import ROOT
-from stages.common.schema import LLM
+from stages.common.schema import LLM, Experiment
 from stages.common.text import plain, visible
 from stages.judge import prompt
 from stages.judge.causes import causes
@@ -152,14 +152,14 @@ def explain(record: dict[str, Any], hypothesis: str, root: Path = ROOT) -> dict[
     return {"record": shown, "by_rule": found, "words": words, "written_by": "rules", "failed": "", "logs": there}
 
 
-def ask(verdict: dict[str, Any], llm: LLM, settings: dict[str, Any], about: dict[str, Any], guard: Guard) -> dict[str, Any]:
+def ask(verdict: dict[str, Any], llm: LLM, settings: dict[str, Any], about: Experiment, guard: Guard) -> dict[str, Any]:
     """The same in a language model's words, asked only about stages that saw no test items; the rules' words where it fails. With `paid`,
     what it cost in either case."""
     record = verdict["record"]
     if record["stage"] not in SEES_NO_TEST:
         return {**verdict, "failed": "not asked: this stage saw test items"}
     try:
-        got = structured(llm, prompt.failure(_complete(record), verdict["by_rule"], settings, about), REPLY)
+        got = structured(llm, prompt.failure(_complete(record), verdict["by_rule"], settings, about.name, about.hypothesis), REPLY)
     except PawlError as error:
         return {**verdict, "failed": error.what[:400], "paid": _paid(error) if isinstance(error, NoReply) else {}}
     verdict = {**verdict, "paid": _paid(got)}
@@ -182,5 +182,5 @@ def page(verdict: dict[str, Any]) -> str:
     """The failure as a page of Markdown; a log is quoted line by line, so that nothing in it can end the quotation."""
     record = verdict["record"]
     lines = {name: [visible(line, 500) for line in str(record.get(name) or "").splitlines()] for name in ("traceback", "tail")}
-    folder = environment(prompt.ROOT / "stages" / "judge")
+    folder = environment(ROOT / "stages" / "judge")
     return str(folder.get_template("failure.md.j2").render(**verdict, lines=lines))

@@ -13,6 +13,7 @@ from stages.common.files import flatten, sha256_text
 from stages.common.items import ids_sha256
 from stages.common.reports.benchmark import BenchmarkReport
 from stages.common.reports.evaluation import Oddities
+from stages.common.reports.verdict import Guard
 from stages.judge.inputs import Inputs, Side
 
 THE_MODEL = ("adapter_sha256", "adapter_served_as", "base_sha256", "chat_template_sha256")
@@ -30,8 +31,8 @@ QUALITY = ("truncation", "contamination", "same base model")
 """Guards that speak of the candidate's making; the others speak of its measurement."""
 
 
-def check(inputs: Inputs, max_truncated: float, max_contamination: float, same_base_model: bool) -> list[dict[str, Any]]:
-    """Every guard with its result: {guard, passed, detail}; `detail` says what was found, also where it passed.
+def check(inputs: Inputs, max_truncated: float, max_contamination: float, same_base_model: bool) -> list[Guard]:
+    """Every guard with its result, and what it found, also if it passed.
 
     A guard that finds nothing to look at has failed: what is absent from a report proves nothing.
     """
@@ -55,7 +56,7 @@ def check(inputs: Inputs, max_truncated: float, max_contamination: float, same_b
         ("truncation", list(_truncated(inputs.candidate, max_truncated)), _share(inputs.candidate.rows)),
         ("contamination", list(_contaminated(inputs, max_contamination)), "the training data was checked and cleaned"),
     ]
-    return [{"guard": name, "passed": not found, "detail": "; ".join(found) or fine} for name, found, fine in results]
+    return [Guard(guard=name, passed=not found, detail="; ".join(found) or fine) for name, found, fine in results]
 
 
 def of_files(candidate: Side, incumbent: Side) -> list[str]:

@@ -24,6 +24,7 @@ from stages.common.reports.benchmark import BenchmarkReport
 from stages.common.reports.data import DataReport
 from stages.common.reports.evaluation import EvalSummary, Row, read_rows
 from stages.common.reports.training import TrainReport
+from stages.common.reports.verdict import Verdict
 from stages.judge.pairing import COLUMNS, as_table
 
 SPLIT = "val"
@@ -203,13 +204,14 @@ def read_former(root: Path, incumbent: str) -> dict[str, Any]:
         raise PawlError(f"the incumbent's parameters cannot be read: {told}", where=str(path), fix=fix) from None
 
 
-def read_made(root: Path, incumbent: str) -> Any:
-    """What the incumbent was made of besides its parameters, as its verdict records it (see `stages.judge.made`); [] of the baseline."""
+def read_verdict(root: Path, incumbent: str) -> Verdict | None:
+    """The verdict by which an experiment became the incumbent; None of the baseline, which was never judged.
+
+    Raises:
+        PawlError: it is broken.
+    """
     path = root / incumbent / "judge.json"
-    if not path.exists():
-        return []
-    verdict = read_json(path)
-    return verdict.get("made_of") if isinstance(verdict, dict) else None
+    return Verdict.read(path) if path.exists() else None
 
 
 def logs(root: Path, stage: str) -> list[str]:

@@ -111,13 +111,13 @@ class Guard:
 
     def _quoted(self, words: list[str], text: str) -> Iterable[range]:
         """Where the words hold a run that they may not."""
-        separated = None
+        separated: set[tuple[str, ...]] | None = None
         for length in self.lengths:
             for at in range(len(words) - length + 1):
                 gram = tuple(words[at : at + length])
-                if gram in self.listed:
-                    separated = separated if separated is not None else _separated(text)
-                if gram in self.grams or (gram in self.listed and gram in separated):
+                if gram in self.listed and separated is None:
+                    separated = _separated(text)
+                if gram in self.grams or (gram in self.listed and gram in (separated or ())):
                     yield range(at, at + length)
 
     def _number(self, words: list[str], at: int) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from stages.common.chat import NoReply, Structured, structured
 from stages.common.errors import PawlError
+from stages.common.reports.verdict import Judged, Opinion, Words
 from stages.common.schema import LLM, Judge
 from stages.common.text import plain
 from stages.judge import prompt, words
@@ -34,19 +35,14 @@ VERDICT = schema({"Code Summary": None, "Reason": None, "Decision": ["yes", "no"
 
 
 def opine(
-    root: Path, judge: Judge, verdict: dict[str, Any], known: dict[str, Any], inputs: Inputs, settings: dict[str, Any]
-) -> dict[str, Any]:
-    """Ask the language model; a server that fails leaves an opinion without words, and says why.
-
-    Returns:
-        {model, words (None where it failed), decision, veto, disagreement, failed, leaks {found, cut}, repaired, prompt_tokens,
-        output_tokens, cost}; leaks count sentences: found in the first reply, cut from the last one.
-    """
+    root: Path, judge: Judge, judged: Judged, known: dict[str, Any], inputs: Inputs, settings: dict[str, Any]
+) -> tuple[Words | None, Opinion]:
+    """Ask the language model; a server that fails leaves an opinion without words, and says why."""
     items = read_items(root)
     samples = draw(inputs.candidate.rows, items, judge.max_error_samples, judge.seed, prompt.thinks(settings))
-    former = read_former(root, verdict["experiment"]["incumbent"])
-    asked = prompt.experiment(verdict, known, inputs, settings, former, samples)
-    public = prompt.experiment(verdict, known, inputs, settings, former, [])
+    former = read_former(root, judged.experiment.incumbent)
+    asked = prompt.experiment(judged, known, inputs, settings, former, samples)
+    public = prompt.experiment(judged, known, inputs, settings, former, [])
     replies = {text for side in (inputs.candidate, inputs.incumbent) for text in side.rows["prediction"].to_pylist()}
     guard = Guard(items.values(), replies, samples, "\n".join(message["content"] for message in public))
     try:
@@ -55,18 +51,19 @@ def opine(
         told = error.what[:400]
         opinion = _nothing("its reply was not valid, and repeats benchmark content" if guard.leaks(told) else told)
         opinion |= _paid([error] if isinstance(error, NoReply) else [])
-    said = opinion["decision"]
+    decision = opinion["decision"]
     opinion |= {
         "model": judge.llm.model,
-        "veto": said == "no" and verdict["accepted"],
-        "disagreement": bool(said) and (said == "yes") != verdict["accepted"],
+        "veto": decision == "no" and judged.accepted,
+        "disagreement": bool(decision) and (decision == "yes") != judged.accepted,
     }
     if opinion["veto"] and not opinion["words"]:  # the fact stays, the words go
         told = f"{plain(judge.llm.model, 80)} vetoes an acceptance that the evidence carries; its reason repeated benchmark content."
-        opinion["words"] = {"Code Summary": words.put_into_words(known)["Code Summary"], "Reason": told, "Decision": "no"}
+        opinion["words"] = {"Code Summary": words.put_into_words(known).summary, "Reason": told, "Decision": "no"}
     if opinion["words"]:
         opinion["words"]["Reason"] = labelled(opinion["words"]["Reason"], known, opinion["veto"])
-    return opinion
+    said = opinion.pop("words")
+    return said and Words.model_validate(said), Opinion(**opinion)
 
 
 def _ask(llm: LLM, messages: list[dict[str, str]], guard: Guard) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from stages.common.files import ROOT, flatten
 from stages.common.reports.base import Part
 from stages.common.reports.data import DataReport
+from stages.common.reports.verdict import Judged
 from stages.common.text import plain
 from stages.judge.inputs import Inputs
 from stages.judge.public import anonymous, public
@@ -23,7 +24,7 @@ SEEN_ALIKE = ("name", "seed", "licence", "sha256")
 
 
 def experiment(
-    verdict: dict[str, Any], known: dict[str, Any], inputs: Inputs, settings: dict[str, Any], former: dict[str, Any], samples: list[Any]
+    judged: Judged, known: dict[str, Any], inputs: Inputs, settings: dict[str, Any], former: dict[str, Any], samples: list[Any]
 ) -> list[dict[str, str]]:
     """The messages about a finished experiment; the last line of each holds no text of others.
 
@@ -32,12 +33,12 @@ def experiment(
         former: the incumbent's, empty where none are recorded.
         samples: wrong answers (see `stages.judge.samples.draw`).
     """
-    incumbent = str(verdict["experiment"]["incumbent"])
+    incumbent = judged.experiment.incumbent
     train = [[loss.step, loss.epoch, loss.loss] for loss in inputs.losses if loss.split == "train"]
     left_out = max(0, len(train) - 2 * FIRST_AND_LAST)
     shown = [*train[:FIRST_AND_LAST], *train[-FIRST_AND_LAST:]] if left_out else train
     context = {
-        **about(settings, verdict["experiment"]),
+        **about(settings, judged.experiment.name, judged.experiment.hypothesis),
         "incumbent": plain(incumbent, 120),
         "has_incumbent": incumbent.startswith("experiments/"),
         "benchmark_label": BENCHMARK,
@@ -54,23 +55,23 @@ def experiment(
         "data": _short(statistics(inputs.data)),
         "templates": generation_prompts(settings),
         "scores": _short(_scores(known)),
-        "outcome": verdict["outcome"],
+        "outcome": judged.outcome,
         "why": known["why"],
         "vetoes": known["vetoes"],
-        "evidence": _short(verdict["evidence"]),
-        "errors": _short(verdict["errors"]),
-        "curve": verdict["curve"],
+        "evidence": _short(judged.evidence.plain()),
+        "errors": _short({name: kind.plain() for name, kind in judged.errors.items()}),
+        "curve": judged.curve.plain() if judged.curve else None,
         "samples": samples,
         "fence": fence(samples),
     }
     return messages("llm", context)
 
 
-def failure(record: dict[str, Any], by_rule: dict[str, str], settings: dict[str, Any], about_it: dict[str, Any]) -> list[dict[str, str]]:
+def failure(record: dict[str, Any], by_rule: dict[str, str], settings: dict[str, Any], name: str, hypothesis: str) -> list[dict[str, str]]:
     """The messages about a failed stage."""
     told = {name: anonymous(value) if isinstance(value, str) else value for name, value in record.items()}
     rule = {name: anonymous(value) for name, value in by_rule.items()}
-    context = {**about(settings, about_it), "failure": told, "by_rule": rule, "fence": fence(told)}
+    context = {**about(settings, name, hypothesis), "failure": told, "by_rule": rule, "fence": fence(told)}
     return messages("failure", context)
 
 
@@ -84,7 +85,7 @@ def messages(folder: str, context: dict[str, Any]) -> list[dict[str, str]]:
     return [{"role": role, "content": found.get_template(f"{role}.j2").render(context).strip()} for role in ("system", "user")]
 
 
-def about(settings: dict[str, Any], experiment_: dict[str, Any]) -> dict[str, Any]:
+def about(settings: dict[str, Any], experiment_name: str, hypothesis: str) -> dict[str, Any]:
     """Scenario, hypothesis, task and settings."""
     name, tasks = settings.get("model", {}).get("name", "an open model"), sorted(settings.get("benchmark", {}).get("tasks", {}))
     train, evaluator = settings.get("train", {}), settings.get("benchmark", {}).get("evaluator", "").rpartition(".")[2]
@@ -95,11 +96,11 @@ def about(settings: dict[str, Any], experiment_: dict[str, Any]) -> dict[str, An
         "A candidate replaces the incumbent where paired evidence from validation items shows it to be better."
     )
     evaluate = settings.get("evaluate", {})
-    task = f"Experiment {plain(experiment_['name'], 120)}: raise accuracy on {plain(', '.join(tasks), 400)} without losing any of them."
+    task = f"Experiment {plain(experiment_name, 120)}: raise accuracy on {plain(', '.join(tasks), 400)} without losing any of them."
     limits = {name: evaluate[name] for name in ("max_output_tokens", "temperature") if name in evaluate}
     described = {"tasks": settings.get("benchmark", {}).get("tasks", {}), "answers": limits}
     return {
-        "scenario": scenario, "hypothesis": plain(experiment_["hypothesis"], 2000), "task": task, "described": public(described),
+        "scenario": scenario, "hypothesis": plain(hypothesis, 2000), "task": task, "described": public(described),
         "settings": public(settings),
     }  # fmt: skip
 
@@ -128,10 +129,8 @@ def _numbers(part: Part) -> dict[str, Any]:
 
 def generation_prompts(settings: dict[str, Any]) -> dict[str, str]:
     """The templates that a teacher was asked with, by name; none where no source has a recipe."""
-    recipes = {source.get("recipe") for source in settings.get("data", {}).get("sources", {}).values() if isinstance(source, dict)} - {
-        "",
-        None,
-    }
+    sources = settings.get("data", {}).get("sources", {})
+    recipes = {str(source["recipe"]) for source in sources.values() if source.get("recipe")}
     names = sorted({*recipes, "answer"}) if recipes else []
     folder = environment(ROOT / "prompts" / "generate_data")
     known = set(folder.list_templates())
@@ -154,8 +153,8 @@ def fence(data: Any) -> str:
 
 
 def _scores(known: dict[str, Any]) -> dict[str, Any]:
-    parts = [{"name": "all", **known["pooled"]}, *known["benchmarks"]]
-    return {side: {part["name"]: part[side] for part in parts} for side in ("candidate", "incumbent")}
+    parts = [{"name": "all", **dict(known["pooled"])}, *known["benchmarks"]]
+    return {side: {part["name"]: part[side].plain() for part in parts} for side in ("candidate", "incumbent")}
 
 
 def _short(value: Any) -> Any:

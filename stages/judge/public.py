@@ -26,7 +26,7 @@ _PATH = re.compile(r"(?<![\w./~])(?:~|/[\w.@+-]+)(?:/[\w.@+-]+)+")
 def public_settings(params: Any) -> dict[str, Any]:
     """The sections of the parameters as plain values, as a provider may read them."""
     shown = {name: asdict(getattr(params, name)) for name in SECTIONS if hasattr(params, name)}
-    return public(shown)
+    return {name: public(part) for name, part in shown.items()}
 
 
 def public(value: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stages.common.reports.verdict import ErrorKind
 from stages.judge.pairing import lenient_column
 
 KINDS = ("content", "format", "truncated", "empty")
@@ -27,7 +28,7 @@ def kinds(rows: pa.Table) -> Any:
     return np.select([right, empty, rows["truncated"].to_numpy(), in_form], [-1, 3, 2, 1], 0)
 
 
-def tally(candidate: pa.Table, incumbent: pa.Table) -> dict[str, dict[str, Any]]:
+def tally(candidate: pa.Table, incumbent: pa.Table) -> dict[str, ErrorKind]:
     """For each kind the share of all answers that are wrong in this way, on both sides, and whether it grew by more than chance would.
 
     Grew: by more than twice the standard error of the difference of two shares, taken as independent.
@@ -37,7 +38,7 @@ def tally(candidate: pa.Table, incumbent: pa.Table) -> dict[str, dict[str, Any]]
     for index, name in enumerate(KINDS):
         (a, n), (b, m) = ((float((kind == index).mean()), count) for kind, count in both)
         error = (a * (1 - a) / n + b * (1 - b) / m) ** 0.5
-        found[name] = {"candidate": a, "incumbent": b, "grew": a - b > 2 * error and a > b}
+        found[name] = ErrorKind(candidate=a, incumbent=b, grew=a - b > 2 * error and a > b)
     return found
 
 

@@ -13,12 +13,15 @@ from stages.common.config import read_params
 from stages.common.errors import PawlError
 from stages.common.files import write_json, write_text
 from stages.common.redaction import redacted
+from stages.common.reports.look import Look
+from stages.common.reports.verdict import About, CutOff, Evidence, Judged, Metric, Thresholds, Verdict, Versions
 from stages.common.schema import Experiment, Judge
 from stages.common.text import plain
-from stages.judge import curve, failure, guards, made, opinion, prompt, words
+from stages.judge import curve, failure, guards, made, prompt, words
 from stages.judge.evidence import Rule, evidence
 from stages.judge.inputs import Inputs, read_failure, read_former, read_inputs, read_items
 from stages.judge.leaks import Guard
+from stages.judge.opinion import opine
 from stages.judge.pairing import pair
 from stages.judge.public import SECTIONS, public_settings
 from stages.judge.samples import tally
@@ -35,68 +38,70 @@ def judge_reports(
     max_contamination: float = 1.0,
     settings: dict[str, Any] | None = None,
     more_roots: Iterable[Path] = (),
-) -> dict[str, Any]:
+) -> Verdict:
     """Judge the reports under `root` and write the verdict beside them; the look is written down there and in `more_roots`.
 
     Args:
         settings: the sections of params.yaml that a language model is told (see `prompt.public_settings`).
     """
-    inputs = read_inputs(root, experiment.incumbent)
-    verdict = verdict_on(inputs, judge, experiment, max_contamination, [root, *more_roots])
-    verdict["made_of"], settings = made.made_of(root, inputs), settings or {}
+    inputs, settings = read_inputs(root, experiment.incumbent), settings or {}
+    judged = verdict_on(inputs, judge, experiment, max_contamination, [root, *more_roots])
+    made_of = made.made_of(root, inputs)
     former = read_former(root, experiment.incumbent)
     changes = prompt.differences(former, settings) if former else []
-    changes += made.changed(root, experiment.incumbent, verdict["made_of"])
-    known = words.facts(verdict, inputs, settings, changes)
-    verdict["words"], verdict["words_by"], verdict["opinion"] = words.put_into_words(known), "rules", None
+    changes += made.changed(root, experiment.incumbent, made_of)
+    known = words.facts(judged, inputs, settings, changes)
+    said, said_by, opinion = words.put_into_words(known), "rules", None
     if judge.kind == "llm":
-        said = opinion.opine(root, judge, verdict, known, inputs, settings)
-        verdict["opinion"] = {name: value for name, value in said.items() if name != "words"}
-        if said["words"]:
-            verdict["words"], verdict["words_by"] = said["words"], "llm"
-        if said["veto"]:
-            verdict["outcome"], verdict["accepted"] = "reject", False
-        verdict["words"]["Decision"] = "yes" if verdict["accepted"] else "no"  # what was decided; its own is in the opinion
-        known |= {"outcome": verdict["outcome"], "accepted": verdict["accepted"]}
-    write_json(root / "reports" / "judge.json", redacted(verdict))
+        its_words, opinion = opine(root, judge, judged, known, inputs, settings)
+        if its_words:
+            said, said_by = its_words, "llm"
+        if opinion.veto:
+            judged = judged.model_copy(update={"outcome": "reject", "accepted": False})
+        decided = "yes" if judged.accepted else "no"  # what was decided; its own is in the opinion
+        said = said.model_copy(update={"decision": decided})
+        known |= {"outcome": judged.outcome, "accepted": judged.accepted}
+    verdict = Verdict(**dict(judged), made_of=made_of, words=said, words_by=said_by, opinion=opinion)
+    write_json(root / "reports" / "judge.json", redacted(verdict.plain()))
     write_text(root / "reports" / "judge.md", words.page(verdict, known))
     return verdict
 
 
-def verdict_on(inputs: Inputs, judge: Judge, experiment: Experiment, max_contamination: float, roots: Iterable[Path]) -> dict[str, Any]:
+def verdict_on(inputs: Inputs, judge: Judge, experiment: Experiment, max_contamination: float, roots: Iterable[Path]) -> Judged:
     """The verdict without its words: evidence, guards, outcome. Its look is spent before anyone can read it."""
     checked = guards.check(inputs, judge.max_truncated, max_contamination, judge.same_base_model)
     pairs = pair(inputs.candidate.rows, inputs.incumbent.rows)
-    rule = Rule(judge.alpha, judge.min_effect, 1, judge.primary, judge.max_regression, judge.metric)
-    found: dict[str, Any] = {}
+    metric: Metric = "score" if judge.metric == "score" else "correct"
+    rule = Rule(judge.alpha, judge.min_effect, 1, judge.primary, judge.max_regression, metric)
+    found: list[Evidence] = []
 
     def at_look(look: int) -> dict[str, Any]:
-        found.update(evidence(pairs, replace(rule, look=look)))
-        outcome = found["outcome"] if all(guard["passed"] for guard in checked) else "reject"
-        return {"experiment": plain(experiment.name, 120), "n": found["pooled"]["n"], "outcome": outcome}
+        found.append(evidence(pairs, replace(rule, look=look)))
+        outcome = found[-1].outcome if all(guard.passed for guard in checked) else "reject"
+        return {"experiment": plain(experiment.name, 120), "n": found[-1].pooled.n, "outcome": outcome}
 
     questions = {key: item["question"] for key, item in inputs.items.items()}
     look = looks.of_pair(inputs.candidate.rows, inputs.incumbent.rows, questions, judge.primary, judge.metric)
     noted = looks.enter(roots, look, at_look)
-    return {
-        "experiment": {name: getattr(experiment, name) for name in ("name", "hypothesis", "parent", "incumbent")},
-        "outcome": noted["outcome"],
-        "accepted": noted["outcome"] == "accept",
-        "evidence": found,
-        "looks": [look | noted],
-        "rule": {name: getattr(judge, name) for name in ("alpha", "min_effect", "primary", "metric", "max_regression", "max_truncated")},
-        "guards": checked,
-        "truncated": {side: guards.truncated(getattr(inputs, side).rows) for side in ("candidate", "incumbent")},
-        "errors": tally(inputs.candidate.rows, inputs.incumbent.rows),
-        "curve": curve.read_curve(inputs.losses),
-        "versions": _versions(),
-    }
+    return Judged(
+        experiment=About(**{name: getattr(experiment, name) for name in About.model_fields}),
+        outcome=noted["outcome"],
+        accepted=noted["outcome"] == "accept",
+        evidence=found[-1],
+        looks=[Look.model_validate(look | noted)],
+        rule=Thresholds(**{name: getattr(judge, name) for name in Thresholds.model_fields}),
+        guards=checked,
+        truncated=CutOff(candidate=guards.truncated(inputs.candidate.rows), incumbent=guards.truncated(inputs.incumbent.rows)),
+        errors=tally(inputs.candidate.rows, inputs.incumbent.rows),
+        curve=curve.read_curve(inputs.losses),
+        versions=_versions(),
+    )
 
 
-def _versions() -> dict[str, Any]:
+def _versions() -> Versions:
     import scipy
 
-    return {"rules": RULES, "method": METHOD, "scipy": scipy.__version__}
+    return Versions(rules=RULES, method=METHOD, scipy=scipy.__version__)
 
 
 def explain_failure(root: Path, since: float) -> int:
@@ -111,13 +116,12 @@ def explain_failure(root: Path, since: float) -> int:
         params = None
     verdict = failure.explain(record, params.experiment.hypothesis if params else "", root)
     if params and params.judge.kind == "llm":
-        about = {"name": params.experiment.name, "hypothesis": params.experiment.hypothesis}
         try:
             items = list(read_items(root).values())
         except PawlError:  # a broken file of items may be the failure itself: without them, nobody could tell what repeats one
             verdict["failed"] = "not asked: the validation items cannot be read"
         else:
-            verdict = failure.ask(verdict, params.judge.llm, public_settings(params), about, Guard(items, [], [], ""))
+            verdict = failure.ask(verdict, params.judge.llm, public_settings(params), params.experiment, Guard(items, [], [], ""))
     failures.explain(root, record, verdict["words"]["Reason"], verdict.get("paid") or {})
     path = root / "reports" / "failure.md"
     write_text(path, failure.page(verdict))

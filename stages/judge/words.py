@@ -12,6 +12,7 @@ from typing import Any
 from stages.common import noise
 from stages.common.files import ROOT
 from stages.common.reports.data import DataReport
+from stages.common.reports.verdict import Figures, Judged, Verdict, Words
 from stages.common.text import markdown, plain, readable
 from stages.judge.guards import QUALITY
 from stages.judge.inputs import Inputs
@@ -27,31 +28,30 @@ FORM_SHARE = 0.5
 """A strict gain of which at least this share is missing from the lenient score is called mostly form."""
 
 
-def facts(verdict: dict[str, Any], inputs: Inputs, settings: dict[str, Any], changes: list[str]) -> dict[str, Any]:
-    """What the templates may say, from the verdict without its words (see `stages.judge`), the reports, settings and changes."""
-    found = verdict["evidence"]
-    failed = [guard for guard in verdict["guards"] if not guard["passed"]]
-    decisive = found["benchmarks"][found["primary"]] if found["primary"] else found["pooled"]
+def facts(judged: Judged, inputs: Inputs, settings: dict[str, Any], changes: list[str]) -> dict[str, Any]:
+    """What the templates may say, from the verdict without its words, the reports, settings and changes."""
+    found = judged.evidence
+    failed = [guard for guard in judged.guards if not guard.passed]
     known = {
-        "experiment": {name: plain(value, 600) for name, value in verdict["experiment"].items()},
-        "outcome": verdict["outcome"],
-        "accepted": verdict["accepted"],
-        **{name: found[name] for name in ("why", "alpha", "look", "level", "min_effect", "metric", "pooled")},
-        "further": found["further_items"],
-        "decisive": decisive,
-        "primary": plain(found["primary"], 80),
-        "lost": [plain(each["benchmark"], 80) for each in found["guarded"] if each["verdict"] == "lost"],
-        "unknown": [plain(each["benchmark"], 80) for each in found["guarded"] if each["verdict"] == "unknown"],
-        "max_regression": verdict["rule"]["max_regression"],
-        "benchmarks": [{"name": plain(name, 80), **part} for name, part in sorted(found["benchmarks"].items())],
-        "vetoes": [plain(guard["detail"], 400) for guard in failed],
-        "veto_names": [guard["guard"] for guard in failed],
-        "form": form_share(found["pooled"]),
-        "cut_off": verdict["truncated"]["candidate"],
+        "experiment": {name: plain(value, 600) for name, value in dict(judged.experiment).items()},
+        "outcome": judged.outcome,
+        "accepted": judged.accepted,
+        **{name: getattr(found, name) for name in ("why", "alpha", "look", "level", "min_effect", "metric", "pooled")},
+        "further": found.further_items,
+        "decisive": found.deciding.figures,
+        "primary": plain(found.primary, 80),
+        "lost": [plain(each.benchmark, 80) for each in found.guarded if each.verdict == "lost"],
+        "unknown": [plain(each.benchmark, 80) for each in found.guarded if each.verdict == "unknown"],
+        "max_regression": judged.rule.max_regression if judged.rule else None,
+        "benchmarks": [{"name": plain(name, 80), **dict(part)} for name, part in sorted(found.benchmarks.items())],
+        "vetoes": [plain(guard.detail, 400) for guard in failed],
+        "veto_names": [guard.guard for guard in failed],
+        "form": form_share(found.pooled),
+        "cut_off": judged.truncated.candidate if judged.truncated else None,
         "method": method(settings.get("train", {})),
         "changes": changes,
-        "errors": verdict["errors"],
-        "curve": verdict["curve"],
+        "errors": judged.errors,
+        "curve": judged.curve,
         "train": inputs.training,
         "data": _data(inputs.data),
         "noisy": noise.may_differ(inputs.candidate.stated.fingerprint),
@@ -73,37 +73,37 @@ def label(known: dict[str, Any]) -> str:
     """What a rejection's reason opens with: whether the scores or the making is at fault; empty where it is the measurement, or neither."""
     if known["accepted"]:
         return ""
-    if set(known["veto_names"]) & set(QUALITY) or (not known["veto_names"] and known["curve"]["shape"] == "diverging"):
+    if set(known["veto_names"]) & set(QUALITY) or (not known["veto_names"] and known["curve"].shape == "diverging"):
         return IMPLEMENTATION
     return BENCHMARK if known["outcome"] == "reject" and not known["veto_names"] else ""
 
 
-def form_share(figures: dict[str, Any]) -> float | None:
+def form_share(figures: Figures) -> float | None:
     """The share of the strict gain that the lenient score does not show, 0 to 1: what was learnt of form alone. None without a gain."""
-    gain = figures["difference"]
-    return None if gain <= 0 else min(1.0, max(0.0, (gain - figures["lenient_difference"]) / gain))
+    gain = figures.difference
+    return None if gain <= 0 else min(1.0, max(0.0, (gain - figures.lenient_difference) / gain))
 
 
 def next_component(known: dict[str, Any]) -> str:
     """The part of the experiment to work on next: the first rule that applies, from what invalidates the result to what refines it."""
     decisive, curve, vetoes = known["decisive"], known["curve"], set(known["veto_names"])
-    grew = {name for name, kind in known["errors"].items() if kind["grew"]}
+    grew = {name for name, kind in known["errors"].items() if kind.grew}
     rules = [
         ("evaluation", bool(vetoes - set(QUALITY))),
         ("data", "contamination" in vetoes),
         ("base model", "same base model" in vetoes),
         ("output length", "truncation" in vetoes),
-        ("learning rate down", curve["learning_rate"] == "too high"),
-        ("learning rate up", curve["learning_rate"] == "too low"),
-        ("less training", curve["overfitting"]),
+        ("learning rate down", curve.learning_rate == "too high"),
+        ("learning rate up", curve.learning_rate == "too low"),
+        ("less training", curve.overfitting),
         ("output length", bool(grew & {"truncated", "empty"}) and not known["accepted"]),
         ("form", "format" in grew and not known["accepted"]),
         ("regression", bool(known["lost"])),
-        ("more training", curve["shape"] == "falling"),
+        ("more training", curve.shape == "falling"),
         ("more items", known["outcome"] == "inconclusive" and known["why"] != "gain perhaps too small"),
-        ("hypothesis", decisive["difference"] < known["min_effect"]),
+        ("hypothesis", decisive.difference < known["min_effect"]),
         ("content", (known["form"] or 0) >= FORM_SHARE),
-        ("weakest", known["pooled"]["candidate"]["accuracy"] < 1),
+        ("weakest", known["pooled"].candidate.accuracy < 1),
     ]
     return next((name for name, applies in rules if applies), "harder benchmark")
 
@@ -118,16 +118,18 @@ def _data(report: DataReport) -> dict[str, Any]:
     }
 
 
-def put_into_words(known: dict[str, Any]) -> dict[str, str]:
-    """The fields "Code Summary", "Reason" (one paragraph of three to five sentences) and "Decision" (yes or no)."""
+def put_into_words(known: dict[str, Any]) -> Words:
+    """The reason is one paragraph of three to five sentences."""
     folder = environment(ROOT / "prompts" / "judge" / "rules")
-    return {field: " ".join(folder.get_template(f"{name}.j2").render(known).split()) for field, name in FIELDS.items()}
+    texts = {field: folder.get_template(f"{name}.j2").render(known) for field, name in FIELDS.items()}
+    return Words.model_validate({field: " ".join(text.split()) for field, text in texts.items()})
 
 
-def page(verdict: dict[str, Any], known: dict[str, Any]) -> str:
+def page(verdict: Verdict, known: dict[str, Any]) -> str:
     """The verdict as a page of Markdown, in which every text from outside is escaped."""
-    rows = [*known["benchmarks"], {"name": "all", **known["pooled"]}]
-    return str(environment(Path(__file__).parent).get_template("verdict.md.j2").render(known, verdict=verdict, rows=rows))
+    rows = [*known["benchmarks"], {"name": "all", **dict(known["pooled"])}]
+    template = environment(Path(__file__).parent).get_template("verdict.md.j2")
+    return str(template.render(known, verdict=verdict, rows=rows, words=verdict.words.model_dump()))
 
 
 @functools.cache

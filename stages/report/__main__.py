@@ -15,12 +15,13 @@ from pathlib import Path
 from stages.common import noise
 from stages.common.config import load_params
 from stages.common.errors import run_main
-from stages.common.files import ROOT, read_json, write_text
+from stages.common.files import ROOT, write_text
 from stages.common.keys import tracked
 from stages.common.process import stage_lock
 from stages.common.reports.evaluation import EvalSummary
+from stages.common.reports.verdict import Verdict
 from stages.common.text import visible
-from stages.report.page import deciding, gather, render
+from stages.report.page import gather, render
 
 PAGE = "reports/index.html"
 
@@ -37,13 +38,14 @@ def build() -> None:
 
 def show(reports: Path) -> None:
     """The end of `make run`: what came out, in a few lines."""
-    verdict = read_json(reports / "judge.json")
-    found = deciding(verdict["evidence"])
-    sides = f"{found['measure']} {found['before']:.3f} -> {found['after']:.3f}"
-    interval = f"{found['difference']:+.3f} (95 % {found['low']:+.3f} to {found['high']:+.3f})"
-    benchmark = f" of {visible(found['benchmark'], 60)}" if found["benchmark"] else ""
-    print(f"\n{verdict['outcome'].upper()}: {visible(verdict['experiment']['name'])} against {verdict['experiment']['incumbent']}")
-    print(f"  {sides}, {interval}, p = {found['p_better']:.2g}, {found['n']} validation items{benchmark}")
+    verdict = Verdict.read(reports / "judge.json")
+    decided = verdict.evidence.deciding
+    figures = decided.figures
+    sides = f"{decided.measure} {decided.before:.3f} -> {decided.after:.3f}"
+    interval = f"{figures.difference:+.3f} (95 % {figures.low:+.3f} to {figures.high:+.3f})"
+    benchmark = f" of {visible(decided.benchmark, 60)}" if decided.benchmark else ""
+    print(f"\n{verdict.outcome.upper()}: {visible(verdict.experiment.name)} against {verdict.experiment.incumbent}")
+    print(f"  {sides}, {interval}, p = {figures.p_better:.2g}, {figures.n} validation items{benchmark}")
     if told := noise.sentence(reports.parent, EvalSummary.read(reports / "eval_val/val.json")):
         print(f"  {told}")
     print(f"  the page:  {reports / 'index.html'}")

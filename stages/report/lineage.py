@@ -13,6 +13,7 @@ import yaml
 
 from stages.common.files import flatten
 from stages.common.items import wilson
+from stages.common.reports.verdict import Verdict
 from stages.common.text import plain
 
 FOLDER = re.compile(r"\d{4,}-[a-z0-9][a-z0-9-]*")
@@ -150,30 +151,22 @@ _FILES = ("params.yaml", "reports/judge.json")
 
 def _sweep(base: str, parts: list[tuple[str, str]], files: dict[str, bytes]) -> dict[str, Any]:
     before = _params(files.get(f"{base}:params.yaml"))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, commit in parts:
-        verdict = _loaded(files.get(f"{commit}:reports/judge.json"))
-        decided, measure = _decisive(_dict(verdict.get("evidence")))
-        accuracy, n = number(_dict(decided.get("candidate")).get(measure)), number(decided.get("n"))
-        if accuracy is None or not n:
+        verdict = Verdict.find_in(files.get(f"{commit}:reports/judge.json"))
+        if verdict is None:
             continue
+        decided = verdict.evidence.deciding
+        accuracy, n = decided.after, decided.figures.n
         after = _params(files.get(f"{commit}:params.yaml"))
-        low, high = wilson(round(accuracy * n), int(n))
+        low, high = wilson(round(accuracy * n), n)
         changed = {key: value for key, value in after.items() if before.get(key) != value and not key.startswith("experiment.")}
-        outcome = str(verdict.get("outcome") or "")
-        figures = {key: number(decided.get(key)) for key in ("difference", "p_better")}
-        rows.append({"name": plain(name, 60), "changed": changed, "accuracy": accuracy, "low": low, "high": high, "n": int(n),
-                     "outcome": plain(outcome, 20), "label": f"{name}: {accuracy:.3f}", **figures})  # fmt: skip
+        figures = {"difference": decided.figures.difference, "p_better": decided.figures.p_better}
+        rows.append({"name": plain(name, 60), "changed": changed, "accuracy": accuracy, "low": low, "high": high, "n": n,
+                     "outcome": verdict.outcome, "label": f"{name}: {accuracy:.3f}", **figures})  # fmt: skip
     rows.sort(key=lambda row: (-row["accuracy"], row["name"]))
     keys = sorted({key for row in rows for key in row["changed"]})[:6]
     return {"base": base[:7], "rows": rows, "keys": keys, "before": before}
-
-
-def _decisive(evidence: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The figures of what decided, the primary benchmark or all items, and the name of what was measured."""
-    primary = evidence.get("primary")
-    part = _dict(evidence.get("benchmarks")).get(primary) if primary else evidence.get("pooled")
-    return _dict(part), "score" if evidence.get("metric") == "score" else "accuracy"
 
 
 def _git(root: Path, *arguments: str, stdin: bytes = b"") -> bytes:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stages.common import noise
 from stages.common.errors import PawlError
-from stages.common.files import flatten, read_json, sha256_file
+from stages.common.files import flatten, sha256_file
 from stages.common.items import wilson
 from stages.common.losses import read_losses
 from stages.common.reports.base import Report
@@ -18,6 +19,7 @@ from stages.common.reports.data import DataReport
 from stages.common.reports.evaluation import EvalSummary, Scores, Summary
 from stages.common.reports.test_results import TestSummary
 from stages.common.reports.training import TrainReport
+from stages.common.reports.verdict import Evidence, Figures, Verdict
 from stages.common.text import visible
 from stages.report import charts, lineage
 from stages.report.samples import error_samples
@@ -41,65 +43,55 @@ def gather(root: Path, params: Any) -> dict[str, Any]:
     """Everything the template shows.
 
     Raises:
-        PawlError: a report is missing, broken, or without a figure that the page needs.
+        PawlError: a report is missing or broken.
     """
     reports = root / "reports"
-    verdict, benchmark = read_json(reports / "judge.json"), BenchmarkReport.read(reports / "build_benchmark.json")
+    verdict, benchmark = Verdict.read(reports / "judge.json"), BenchmarkReport.read(reports / "build_benchmark.json")
     train, data = TrainReport.read(reports / "train.json"), DataReport.read(reports / "generate_data.json")
     val = {name: EvalSummary.read(reports / name / "val.json") for name in ("baseline", "eval_val")}
     fingerprint = val["eval_val"].fingerprint
     test = {name: TestSummary.read(reports / name / "test.json") for name in ("baseline", "eval_test")}
     card = reports / "data_card.md"
     sources = {name: source.plain() for name, source in data.sources.items()}
-    try:
-        scores = _validation(verdict, val["eval_val"], val["baseline"])
-        differences = _differences(verdict["evidence"])
-        return {
-            "experiment": params.experiment,
-            "params": params,
-            "verdict": verdict,
-            "verdict_sha256": sha256_file(reports / "judge.json"),  # so that track knows whose page it is
-            "label": LABELS[verdict["outcome"]],
-            "deciding": deciding(verdict["evidence"]),
-            "noise": noise.sentence(root, val["eval_val"]),
-            "vetoes": [guard for guard in verdict["guards"] if not guard["passed"]],
-            "figures": _figures({key: value for key, value in verdict.items() if key not in _TOLD}),
-            "scores": scores,
-            "scores_chart": _forest(scores, "Validation accuracy with 95 % intervals"),
-            "differences": differences,
-            "differences_chart": charts.draw(
-                partial(charts.differences, differences[:MOST_DRAWN], verdict["evidence"]["min_effect"]),
-                "Paired differences with 95 % intervals: " + "; ".join(row["label"] for row in differences[:MOST_DRAWN]),
-            ),
-            "test_scores": (test_scores := _test(test["eval_test"], test["baseline"])),
-            "test_chart": _forest(test_scores, "Test accuracy with 95 % intervals"),
-            **_losses(reports / "loss.csv"),
-            "samples": error_samples(root, verdict["experiment"]["incumbent"]),
-            "data": data,
-            "data_figures": _figures({key: value for key, value in data.plain().items() if key not in _SEEN}),
-            "data_columns": _columns(sources),
-            "sources": sources,
-            "data_card": card.read_text(encoding="utf-8", errors="replace")[:CARD_LIMIT] if card.is_file() else "",
-            "train": train,
-            "train_rows": _rows(train.plain()),
-            "engine": " ".join(str(fingerprint[key]) for key in ("engine_version", "dtype", "device") if fingerprint.get(key)),
-            "timings": _timings(
-                {"generate_data": data, "train": train, "baseline": val["baseline"], "eval_val": val["eval_val"],
-                 "baseline, test": test["baseline"], "eval_test": test["eval_test"], "build_benchmark": benchmark}
-            ),
-            **_history(root),
-        }  # fmt: skip
-    except KeyError as error:
-        fix = "run 'dvc repro' to make the reports again"
-        raise PawlError(f"a report lacks the figure {error}", where=str(reports), fix=fix) from None
-
-
-def deciding(evidence: dict[str, Any]) -> dict[str, Any]:
-    """The figures that the verdict is about: of the primary benchmark where there is one, in the metric that was asked for."""
-    primary, strict = evidence.get("primary", ""), evidence.get("metric", "correct") == "correct"
-    figures, key = evidence["benchmarks"][primary] if primary else evidence["pooled"], "accuracy" if strict else "score"
-    sides = {"before": figures["incumbent"][key], "after": figures["candidate"][key]}
-    return {**figures, **sides, "measure": "strict accuracy" if strict else "mean score", "benchmark": primary}
+    evidence = verdict.evidence
+    scores = _validation(verdict, val["eval_val"], val["baseline"])
+    differences = _differences(evidence)
+    return {
+        "experiment": params.experiment,
+        "params": params,
+        "verdict": verdict,
+        "words": verdict.words.plain(),
+        "verdict_sha256": sha256_file(reports / "judge.json"),  # so that track knows whose page it is
+        "label": LABELS[verdict.outcome],
+        "deciding": evidence.deciding,
+        "noise": noise.sentence(root, val["eval_val"]),
+        "vetoes": [guard for guard in verdict.guards if not guard.passed],
+        "figures": _figures({key: value for key, value in verdict.plain().items() if key not in _TOLD}),
+        "scores": scores,
+        "scores_chart": _forest(scores, "Validation accuracy with 95 % intervals"),
+        "differences": differences,
+        "differences_chart": charts.draw(
+            partial(charts.differences, differences[:MOST_DRAWN], evidence.min_effect),
+            "Paired differences with 95 % intervals: " + "; ".join(row["label"] for row in differences[:MOST_DRAWN]),
+        ),
+        "test_scores": (test_scores := _test(test["eval_test"], test["baseline"])),
+        "test_chart": _forest(test_scores, "Test accuracy with 95 % intervals"),
+        **_losses(reports / "loss.csv"),
+        "samples": error_samples(root, verdict.experiment.incumbent),
+        "data": data,
+        "data_figures": _figures({key: value for key, value in data.plain().items() if key not in _SEEN}),
+        "data_columns": _columns(sources),
+        "sources": sources,
+        "data_card": card.read_text(encoding="utf-8", errors="replace")[:CARD_LIMIT] if card.is_file() else "",
+        "train": train,
+        "train_rows": _rows(train.plain()),
+        "engine": " ".join(str(fingerprint[key]) for key in ("engine_version", "dtype", "device") if fingerprint.get(key)),
+        "timings": _timings(
+            {"generate_data": data, "train": train, "baseline": val["baseline"], "eval_val": val["eval_val"],
+             "baseline, test": test["baseline"], "eval_test": test["eval_test"], "build_benchmark": benchmark}
+        ),
+        **_history(root),
+    }  # fmt: skip
 
 
 def _side(benchmark: str, side: str, share: float, n: int, lenient: float | None) -> dict[str, Any]:
@@ -115,40 +107,49 @@ def _evaluated(benchmark: str, side: str, summary: Summary) -> dict[str, Any]:
     return _side(benchmark or ALL, side, scores.accuracy, scores.items or scores.n, scores.lenient)
 
 
-def _validation(verdict: dict[str, Any], candidate: EvalSummary, baseline: EvalSummary) -> list[dict[str, Any]]:
-    """Candidate, incumbent and, where it is another, baseline, for each benchmark, all items first."""
-    evidence = verdict["evidence"]
-    incumbent_is_base = verdict["experiment"]["incumbent"] == BASELINE
+def _validation(verdict: Verdict, candidate: EvalSummary, baseline: EvalSummary) -> list[dict[str, Any]]:
+    """Candidate, incumbent and, if it is another, baseline, for each benchmark, all items first."""
+    incumbent_is_base = verdict.experiment.incumbent == BASELINE
     rows = []
-    for name, figures in _groups(evidence["pooled"], evidence["benchmarks"]):
-        before = figures["incumbent"]
+    for name, figures in _groups(verdict.evidence):
+        before = figures.incumbent
         rows.append(_evaluated(name, "candidate", candidate))
         side = "baseline" if incumbent_is_base else "incumbent"
-        rows.append(_side(name or ALL, side, before["accuracy"], figures["n"], before.get("lenient")))
+        rows.append(_side(name or ALL, side, before.accuracy, figures.n, before.lenient))
         if not incumbent_is_base and (not name or name in baseline.benchmarks):
             rows.append(_evaluated(name, "baseline", baseline))
     return rows
 
 
-def _differences(evidence: dict[str, Any]) -> list[dict[str, Any]]:
-    keys = ("difference", "low", "high", "p_better", "n", "candidate_only", "incumbent_only")
-    rows = [
-        {"benchmark": name or ALL, "lenient": part.get("lenient_difference"), **{key: part[key] for key in keys}}
-        for name, part in _groups(evidence["pooled"], evidence["benchmarks"])
+def _differences(evidence: Evidence) -> list[dict[str, Any]]:
+    return [
+        {
+            "benchmark": name or ALL,
+            "lenient": figures.lenient_difference,
+            "label": f"{name or ALL}: {_points(figures.difference)} points ({_points(figures.low)} to {_points(figures.high)})",
+            **{key: getattr(figures, key) for key in ("difference", "low", "high", "p_better", "n", "candidate_only", "incumbent_only")},
+        }
+        for name, figures in _groups(evidence)
     ]
-    return [{**row, "label": f"{row['benchmark']}: {100 * row['difference']:+.1f} points "
-             f"({100 * row['low']:+.1f} to {100 * row['high']:+.1f})"} for row in rows]  # fmt: skip
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}"
 
 
 def _test(candidate: TestSummary, baseline: TestSummary) -> list[dict[str, Any]]:
     sides = (("candidate", candidate), ("baseline", baseline))
-    names = [name for name, _ in _groups({}, candidate.benchmarks)]
-    return [_evaluated(name, side, summary) for name in names for side, summary in sides]
+    return [_evaluated(name, side, summary) for name in _names(candidate.benchmarks) for side, summary in sides]
 
 
-def _groups(pooled: Any, benchmarks: dict[str, Any]) -> list[tuple[str, Any]]:
-    """All items under the empty name, then each benchmark; a single benchmark is all items."""
-    return [("", pooled), *(sorted(benchmarks.items()) if len(benchmarks) > 1 else [])]
+def _groups(evidence: Evidence) -> list[tuple[str, Figures]]:
+    """All items under the empty name, then each benchmark."""
+    return [(name, evidence.benchmarks[name] if name else evidence.pooled) for name in _names(evidence.benchmarks)]
+
+
+def _names(benchmarks: Collection[str]) -> list[str]:
+    """The empty name, for all items, then those of the benchmarks; a single benchmark is all items."""
+    return ["", *(sorted(benchmarks) if len(benchmarks) > 1 else [])]
 
 
 def _of(summary: Summary, name: str) -> Scores:
@@ -162,9 +163,10 @@ def _forest(rows: list[dict[str, Any]], title: str) -> dict[str, str]:
 
 
 def _losses(path: Path) -> dict[str, Any]:
-    points = [{"step": row.step, "split": row.split, "loss": row.loss} for row in read_losses(path)]
-    finite = [point for point in points if math.isfinite(point["loss"])]
-    ends = {split: [point["loss"] for point in finite if point["split"] == split] for split in ("train", "eval")}
+    rows = read_losses(path)
+    points = [{"step": row.step, "split": row.split, "loss": row.loss} for row in rows]
+    finite = [row for row in rows if math.isfinite(row.loss)]
+    ends = {split: [row.loss for row in finite if row.split == split] for split in ("train", "eval")}
     told = "; ".join(f"{split} from {found[0]:.3g} to {found[-1]:.3g}" for split, found in ends.items() if found)
     return {"curve": charts.draw(partial(charts.losses, points), f"Loss by step: {told}"), "curve_told": told}
 

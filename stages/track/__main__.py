@@ -21,9 +21,10 @@ from pathlib import Path
 from stages.common import looks
 from stages.common.config import load_params
 from stages.common.errors import run_main
-from stages.common.files import ROOT, main_root, read_object, write_text
+from stages.common.files import ROOT, main_root, write_text
 from stages.common.keys import tracked
 from stages.common.process import stage_lock
+from stages.common.reports.verdict import Verdict
 from stages.track.crashed import make_crashed
 from stages.track.record import make_record
 from stages.track.store import save
@@ -41,7 +42,7 @@ def main() -> None:
         stage_lock("track"),
         load_params(*tracked("track")) as params,
     ):
-        looks.take_over([ROOT, main_root()], read_object(ROOT / "reports/judge.json"))
+        looks.take_over([ROOT, main_root()], Verdict.read(ROOT / "reports/judge.json"))
         if params.tracking.kind == "none":
             print("track: tracking.kind is none, nothing logged")
         else:

@@ -11,7 +11,8 @@ from omegaconf.errors import OmegaConfBaseException
 from stages.common.errors import PawlError
 from stages.common.files import flatten, read_json, sha256_text
 from stages.common.text import plain
-from stages.track.record import PARAM_LIMIT, TAG_LIMIT, Record, mlflow_name, parent_run, shown
+from stages.track.metrics import mlflow_name
+from stages.track.record import PARAM_LIMIT, TAG_LIMIT, Record, parent_run, shown
 
 OUTCOME = "crashed"
 

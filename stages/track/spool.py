@@ -8,7 +8,8 @@ from typing import Any
 
 from stages.common.errors import PawlError
 from stages.common.files import fresh_folder, read_json, write_json
-from stages.track.record import Dataset, Metric, Parent, Record
+from stages.track.metrics import Metric
+from stages.track.record import Dataset, Parent, Record
 
 MOST_MODEL_BYTES = 2**30
 """A larger model is not copied: its run is delivered without a version in the registry."""

@@ -16,7 +16,8 @@ from stages.common.errors import PawlError
 from stages.common.redaction import redact
 from stages.common.text import plain
 from stages.track import spool
-from stages.track.record import Metric, Parent, Record
+from stages.track.metrics import Metric
+from stages.track.record import Parent, Record
 
 COMPLETE = "pawl.complete"
 CHAMPION = "champion"

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from stages.common.failure import record
 from stages.common.process import stage_lock
 from stages.common.reports.evaluation import EvalSummary, Scores
+from stages.common.reports.training import TrainReport
 
 ITEMS = 40
 RANK = {4: -9, 8: -6, 32: 5, 64: 6}
@@ -55,7 +56,9 @@ def summary(right: int) -> EvalSummary:
 
 def train(params: DictConfig) -> None:
     rate = params.train.learning_rate
-    write("reports/train.json", {"steps": 2})
+    TrainReport(
+        initial_loss=2.0, final_loss=1.0, steps=2, epochs=1.0, rows=60, trainable_parameters=1, total_parameters=2, runtime_s=1.0
+    ).write("reports/train.json")
     write("reports/loss.csv", "step,epoch,split,loss\n1,0.5,train,2.0\n2,1.0,train,1.0\n")
     if rate == FAIL:
         print("train: error: a printed line is not what is read", file=sys.stderr)
@@ -85,29 +88,41 @@ def judge(params: DictConfig) -> None:
     candidate, incumbent = (sum(row["correct"] for row in side) / ITEMS for side in sides)
     gain = candidate - incumbent
     outcome = "accept" if gain > 0.1 else "inconclusive" if gain > 0 else "reject"
-    part = {
-        "n": ITEMS, "candidate": {"accuracy": candidate}, "incumbent": {"accuracy": incumbent}, "difference": gain,
-        "low": gain - 0.1, "high": gain + 0.1,
-        "p_better": 0.0004,
-    }  # fmt: skip
     about = {name: params.experiment[name] for name in ("name", "hypothesis", "parent", "incumbent")}
     write("reports/judge.md", outcome)
-    write(
-        "reports/judge.json",
-        {
-            "experiment": about,
-            "outcome": outcome,
-            "accepted": outcome == "accept",
-            "guards": [{"guard": "complete", "passed": True, "detail": "every item was answered"}],
-            "evidence": {"pooled": part, "benchmarks": {"toy": part}},
-        },
-    )
+    write("reports/judge.json", verdict(figures(candidate, incumbent), outcome, **about))
+
+
+def figures(candidate: float, incumbent: float, p_better: float = 0.0004) -> dict[str, object]:
+    """The evidence of ITEMS pairs, as the judge writes it."""
+    sides = {
+        side: {"accuracy": share, "low": 0.0, "high": 1.0, "lenient": share, "score": share}
+        for side, share in (("candidate", candidate), ("incumbent", incumbent))
+    }
+    gain = candidate - incumbent
+    return {
+        "n": ITEMS, **sides, "difference": gain, "low": gain - 0.1, "high": gain + 0.1, "lenient_difference": gain, "p_better": p_better,
+        "p_two_sided": 2 * p_better, "candidate_only": 0, "incumbent_only": 0, "gain": 0.0, "loss": 0.0,
+    }  # fmt: skip
+
+
+def verdict(part: dict[str, object], outcome: str, **about: str) -> dict[str, object]:
+    """A verdict on one benchmark, "toy"."""
+    return {
+        "experiment": about, "outcome": outcome, "accepted": outcome == "accept",
+        "guards": [{"guard": "complete", "passed": True, "detail": "every item was answered"}],
+        "evidence": {"alpha": 0.05, "min_effect": 0.01, "outcome": outcome, "why": "toy", "pooled": part, "benchmarks": {"toy": part}},
+        "words": {"Code Summary": "A toy.", "Reason": "It is a toy.", "Decision": "yes" if outcome == "accept" else "no"},
+    }  # fmt: skip
 
 
 def generate_data(params: DictConfig) -> None:
     Path("data/train").mkdir(parents=True, exist_ok=True)
     write("data/train/train.jsonl", "".join(json.dumps({"messages": [{"role": "user", "content": f"q {k}"}]}) + "\n" for k in range(60)))
-    write("reports/generate_data.json", {"rows": 60, "max_rows": params.data.max_rows})
+    tokens = {"total": 60, "p50": 1, "p90": 1, "p99": 1, "max": 1}
+    source = {"read": 60, "duplicates": 0, "contaminated": 0, "kept": 60}
+    report = {"rows": 60, "tokens": tokens, "sources": {"toy": source}, "max_rows": params.data.max_rows}
+    write("reports/generate_data.json", report)
 
 
 def done(stage: str, params: DictConfig) -> None:

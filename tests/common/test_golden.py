@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.golden.make import HERE, MADE, verdicts
+from tests.golden import HERE
+from tests.golden.make import MADE, verdicts
 
 
 @pytest.mark.parametrize("make", MADE, ids=lambda make: make.__name__)

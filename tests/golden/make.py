@@ -31,9 +31,9 @@ from stages.train import result
 from stages.train.launch import Run
 from tests.evaluate.test_score import AccwithDetailsEvaluator, make_task, scorer
 from tests.fake_server import FakeServer
+from tests.golden import HERE
 from tests.synthetic import make_rows, write_run, write_side
 
-HERE = Path(__file__).parent
 SUMS = Source(
     kind="procedural", task="chain_sum", settings={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}, licence="L", count=20
 )
@@ -58,7 +58,7 @@ def evaluation(root: Path) -> None:
             "model": "Fake, fine-tuned", "settings": {"seed": 0}, "opencompass": "0.5.4", "runtime_s": 1.5,
             "engine_judge": Oddities(answered_as={"another-judge": 3}), "benchmarks": summary.benchmarks | {"sums": sums},
         }  # fmt: skip
-        evaluate.write(root, split, rows, summary.model_copy(update=about))
+        evaluate.write(root, rows, summary.model_copy(update=about))
 
 
 def benchmark(root: Path) -> None:

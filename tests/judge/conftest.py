@@ -27,7 +27,9 @@ def judge_run(root: Path, experiment: Experiment = EXPERIMENT, **changes):
     thresholds = {"name": "rules", "kind": "rules", "alpha": 0.05, "min_effect": 0.01, "max_truncated": 0.2, "max_error_samples": 6}
     settings = {**_settings(), "data": {"think_tags": False}}
     more = {name: changes.pop(name) for name in ("settings", "more_roots") if name in changes}
-    return judge_reports(root, Judge(**{**thresholds, **changes}), experiment, max_contamination=0.5, **{"settings": settings, **more})
+    return judge_reports(
+        root, Judge(**{**thresholds, **changes}), experiment, max_contamination=0.5, **{"settings": settings, **more}
+    ).plain()
 
 
 @pytest.fixture

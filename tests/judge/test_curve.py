@@ -27,19 +27,19 @@ N = 24
     ],
 )
 def test_shapes(losses, shape):
-    assert read_curve([Loss(k, "train", loss) for k, loss in enumerate(losses)])["shape"] == shape
+    assert read_curve([Loss(k, "train", loss) for k, loss in enumerate(losses)]).shape == shape
 
 
 def test_a_held_out_loss_that_rises_again_is_overfitting():
     def overfitting(losses):
-        return read_curve([Loss(k, "eval", loss) for k, loss in enumerate(losses)])["overfitting"]
+        return read_curve([Loss(k, "eval", loss) for k, loss in enumerate(losses)]).overfitting
 
     assert overfitting([2.0, 1.0, 1.2]) and not overfitting([2.0, 1.0, 1.01]) and not overfitting([2.0])
     assert overfitting([2.0, 1.0, math.nan])
 
 
 def rate(losses):
-    return read_curve([Loss(k, "train", loss) for k, loss in enumerate(losses)])["learning_rate"]
+    return read_curve([Loss(k, "train", loss) for k, loss in enumerate(losses)]).learning_rate
 
 
 @pytest.mark.parametrize("bump", [[1.0, 1.3, 1.1], [1.0, 1.2, 1.6, 1.3], [0.9, 2.4, 1.2]])

@@ -11,6 +11,7 @@ import pytest
 
 from stages.common.errors import PawlError
 from stages.common.looks import spend
+from stages.common.reports.verdict import Figures
 from stages.judge.evidence import Rule, decide, evidence, figures
 from stages.judge.pairing import pair
 from stages.judge.significance import bounds, on_a_grid, sign_flip, tango
@@ -39,7 +40,7 @@ def test_null_experiments_are_accepted_at_most_alpha_and_far_less_than_by_the_na
             wins, losses = wins + (a and not b), losses + (b and not a)
         low, high = tango(wins, losses, 60, Z95)
         better, _ = sign_flip([1] * wins + [-1] * losses)
-        pooled = {"difference": (wins - losses) / 60, "p_better": better, "low": low, "high": high}
+        pooled = Figures.model_construct(difference=(wins - losses) / 60, p_better=better, low=low, high=high)
         ours += decide(pooled, [], RULE)[0] == "accept"
         naive += wins > losses
     assert ours / runs <= RULE.alpha
@@ -48,19 +49,19 @@ def test_null_experiments_are_accepted_at_most_alpha_and_far_less_than_by_the_na
 
 def test_a_real_gain_is_accepted():
     found = judged(make_rows(0.7, seed=1), make_rows(0.1, seed=2))
-    assert found["outcome"] == "accept" and found["pooled"]["p_better"] < 1e-6 and found["pooled"]["low"] > 0.4
+    assert found.outcome == "accept" and found.pooled.p_better < 1e-6 and found.pooled.low > 0.4
 
 
 @pytest.mark.parametrize(("wins", "losses"), [(0, 0), (1, 0), (0, 1), (5, 0), (12, 3), (3, 12), (40, 40), (999, 900)])
 def test_the_p_value_is_mcnemars_exact_one(wins, losses):
     candidate, incumbent = outcomes(wins, losses, ties=4)
-    pooled = judged(candidate, incumbent)["pooled"]
+    pooled = judged(candidate, incumbent).pooled
     n = wins + losses
     from scipy.stats import binomtest
 
-    assert pooled["p_better"] == pytest.approx(binomtest(wins, n, alternative="greater").pvalue if n else 1, rel=1e-9)
-    assert pooled["p_two_sided"] == pytest.approx(binomtest(wins, n).pvalue if n else 1, rel=1e-9)
-    assert (pooled["candidate_only"], pooled["incumbent_only"], pooled["n"]) == (wins, losses, n + 4)
+    assert pooled.p_better == pytest.approx(binomtest(wins, n, alternative="greater").pvalue if n else 1, rel=1e-9)
+    assert pooled.p_two_sided == pytest.approx(binomtest(wins, n).pvalue if n else 1, rel=1e-9)
+    assert (pooled.candidate_only, pooled.incumbent_only, pooled.n) == (wins, losses, n + 4)
 
 
 def test_the_interval_is_the_published_one():
@@ -87,9 +88,9 @@ def test_the_interval_mirrors_when_the_sides_change_places():
 def test_repeats_are_averaged_within_their_item_and_add_no_items():
     once = outcomes(12, 3, ties=10)
     thrice = [[changed(row, repeat=k) for row in side for k in range(3)] for side in once]
-    first, second = judged(*once)["pooled"], judged(*thrice)["pooled"]
+    first, second = judged(*once).pooled, judged(*thrice).pooled
     for key in ("n", "difference", "p_better", "p_two_sided", "low", "high", "candidate_only"):
-        assert first[key] == pytest.approx(second[key], rel=1e-9), key
+        assert getattr(first, key) == pytest.approx(getattr(second, key), rel=1e-9), key
 
 
 def test_the_sign_flip_test_of_repeats_is_the_enumeration():
@@ -117,19 +118,19 @@ def test_the_sign_flip_test_of_repeats_is_the_enumeration():
     ],
 )
 def test_outcomes(wins, losses, ties, outcome):
-    assert judged(*outcomes(wins, losses, ties))["outcome"] == outcome
+    assert judged(*outcomes(wins, losses, ties)).outcome == outcome
 
 
 def test_all_correct_on_both_sides_is_no_gain():
     rows = [make_row(k, True) for k in range(50)]
     found = judged(rows, rows)
-    assert (found["outcome"], found["pooled"]["p_better"]) == ("reject", 1)
+    assert (found.outcome, found.pooled.p_better) == ("reject", 1)
 
 
 def test_inconclusive_says_how_many_items_would_decide_and_those_would():
-    more = judged(*outcomes(30, 20, ties=150))["further_items"]
-    assert more["towards"] == "accept" and more["items"] > 100 and more["repeats"] is None
-    scale = (200 + more["items"]) / 200
+    more = judged(*outcomes(30, 20, ties=150)).further_items
+    assert more.towards == "accept" and more.items > 100 and more.repeats is None
+    scale = (200 + more.items) / 200
     bigger = figures(pair(*outcomes(round(30 * scale), round(20 * scale), ties=round(150 * scale)))["chain_sum"])
     assert decide(bigger, [], replace(RULE, look=2))[0] == "accept"
 
@@ -201,8 +202,8 @@ def test_ten_thousand_pairs_take_under_a_second():
 
 def test_a_later_look_needs_stronger_evidence():
     sides = outcomes(30, 14, ties=100)  # p = 0.011
-    assert [judged(*sides, look=look)["outcome"] for look in (1, 2, 10)] == ["accept", "inconclusive", "inconclusive"]
-    assert judged(*sides, look=3)["level"] == pytest.approx(spend(0.05, 3)) and sum(spend(0.05, k) for k in range(1, 10_000)) <= 0.05
+    assert [judged(*sides, look=look).outcome for look in (1, 2, 10)] == ["accept", "inconclusive", "inconclusive"]
+    assert judged(*sides, look=3).level == pytest.approx(spend(0.05, 3)) and sum(spend(0.05, k) for k in range(1, 10_000)) <= 0.05
 
 
 def test_the_primary_benchmark_decides_and_the_others_may_not_lose_more_than_the_margin():
@@ -212,12 +213,12 @@ def test_the_primary_benchmark_decides_and_the_others_may_not_lose_more_than_the
     noisy = (make_rows(0.6, n=12, seed=5, tasks=["b"]), make_rows(0.6, n=12, seed=6, tasks=["b"]))
     for primary in ("", "a"):
         found = judged(good[0] + collapsed[0], good[1] + collapsed[1], primary=primary)
-        assert found["outcome"] == "reject" and found["why"] == "regression"
-        assert judged(good[0] + same[0], good[1] + same[1], primary=primary)["outcome"] == "accept"
+        assert found.outcome == "reject" and found.why == "regression"
+        assert judged(good[0] + same[0], good[1] + same[1], primary=primary).outcome == "accept"
         found = judged(good[0] + noisy[0], good[1] + noisy[1], primary=primary)
-        assert (found["outcome"], found["why"]) == ("inconclusive", "regression not excluded"), "not significantly worse is not enough"
-        assert found["further_items"]["benchmark"] == "b" and found["further_items"]["items"] > 10
-    assert judged(good[0] + collapsed[0], good[1] + collapsed[1], primary="b")["outcome"] == "reject"
+        assert (found.outcome, found.why) == ("inconclusive", "regression not excluded"), "not significantly worse is not enough"
+        assert found.further_items.benchmark == "b" and found.further_items.items > 10
+    assert judged(good[0] + collapsed[0], good[1] + collapsed[1], primary="b").outcome == "reject"
     with pytest.raises(PawlError, match=r"judge\.primary is 'c'"):
         judged(*good, primary="c")
 
@@ -237,12 +238,12 @@ def test_a_guarded_benchmark_is_tested_at_the_level_of_the_look():
     flags = [(False, True)] * 22 + [(True, False)] * 14 + [(True, True)] * 164  # 4 points lost, 10 allowed
     guarded = [[make_row(k, flag[side], benchmark="b") for k, flag in enumerate(flags)] for side in (0, 1)]
     found = {look: judged(better[0] + guarded[0], better[1] + guarded[1], primary="a", look=look) for look in (1, 10)}
-    assert [(each["outcome"], each["why"]) for each in found.values()] == [
+    assert [(each.outcome, each.why) for each in found.values()] == [
         ("accept", "better"), ("inconclusive", "regression not excluded"),
     ]  # fmt: skip
     differences = np.repeat([1.0, -1.0, 0.0], [14, 22, 164])
-    assert found[10]["guarded"][0]["low"] == pytest.approx(bounds(differences, 14.0, 22.0, spend(0.05, 10))[0])
-    assert found[10]["further_items"]["benchmark"] == "b" and found[10]["further_items"]["towards"] == "accept"
+    assert found[10].guarded[0].low == pytest.approx(bounds(differences, 14.0, 22.0, spend(0.05, 10))[0])
+    assert found[10].further_items.benchmark == "b" and found[10].further_items.towards == "accept"
 
 
 def test_a_far_tail_is_not_read_from_a_handful_of_resamples():
@@ -259,11 +260,11 @@ def test_partial_credit_decides_where_it_is_asked_to():
     rng = random.Random(8)
     before = [rng.random() * 0.6 for _ in range(80)]
     after = [min(1.0, score + 0.3 * rng.random()) for score in before]
-    assert judged(scored(after), scored(before))["outcome"] == "reject", "nothing is right in either"
+    assert judged(scored(after), scored(before)).outcome == "reject", "nothing is right in either"
     found = judged(scored(after), scored(before), metric="score")
-    pooled = found["pooled"]
-    assert found["outcome"] == "accept" and pooled["interval"] == "BCa bootstrap" and pooled["low"] < pooled["difference"] < pooled["high"]
-    assert pooled["difference"] == pytest.approx(sum(after) / 80 - sum(before) / 80) and pooled["p_better"] < 1e-9
+    pooled = found.pooled
+    assert found.outcome == "accept" and pooled.interval == "BCa bootstrap" and pooled.low < pooled.difference < pooled.high
+    assert pooled.difference == pytest.approx(sum(after) / 80 - sum(before) / 80) and pooled.p_better < 1e-9
 
 
 def test_the_grid_of_real_differences_keeps_the_sign_flip_test_exact():
@@ -294,16 +295,16 @@ def test_what_repeats_average_out_is_estimated_where_there_are_repeats():
         return [make_row(k, rng.random() < min(1, rate + gain), repeat=r) for k, rate in enumerate(rates) for r in range(repeats)]
 
     found = judged(side(0.05, 2), side(0, 2))
-    assert found["pooled"]["within"] > 0.1
+    assert found.pooled.within > 0.1
     once = [[row for row in rows if row.repeat == 0] for rows in (side(0.05, 2), side(0, 2))]
-    assert judged(*once)["pooled"]["within"] is None
+    assert judged(*once).pooled.within is None
 
 
 def test_further_repeats_are_the_number_that_brings_the_error_down_enough():
     from stages.judge.evidence import _further_repeats
 
     # variance 0.2 = 0.05 between items + 0.15 within at 3 repeats; 400 items, wanted the error of 800 items of variance 0.2
-    found = {"within": 0.15, "spread": 0.2**0.5, "n": 400, "repeats": [3, 3]}
+    found = Figures.model_construct(within=0.15, spread=0.2**0.5, n=400, repeats=[3, 3])
     more = _further_repeats(found, 800**0.5)
     assert more == 6 and (0.05 + 0.15 * 3 / (3 + more)) / 400 == pytest.approx(0.2 / 800)
     assert _further_repeats(found, 4000**0.5) is None, "the spread between items alone is too large"

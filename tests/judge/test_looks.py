@@ -13,7 +13,8 @@ import pytest
 
 from stages.common import looks
 from stages.common.errors import PawlError
-from stages.common.files import read_json, write_json
+from stages.common.files import write_json
+from stages.common.reports.look import Looked
 from stages.judge.pairing import as_table
 from tests.judge.conftest import judge_run
 from tests.synthetic import changed, make_rows, write_run
@@ -103,16 +104,16 @@ def test_a_verdict_that_was_judged_elsewhere_counts_here_from_its_own_number(tmp
     there, here = tmp_path / "there", tmp_path / "here"
     for seed in (1, 2):
         judge_run(write_run(there, seed=seed))
-    verdict = read_json(there / "reports/judge.json")
+    verdict = Looked.read(there / "reports/judge.json")
     for _ in range(2):
         looks.take_over([here], verdict)
     assert [line["look"] for line in lines(here)] == [2] and lines(here)[0] == lines(there)[1] == {
-        name: value for name, value in verdict["looks"][0].items() if name != "questions"
+        name: value for name, value in verdict.looks[0].plain().items() if name != "questions"
     }
     looks.take_over([there], verdict)
     assert len(lines(there)) == 2 and (there / looks.FILE).read_text() == (there / looks.COPY).read_text()
     assert judge_run(write_run(here, seed=3))["evidence"]["look"] == 3
-    looks.take_over([here], {"outcome": "accept"})  # of an older version
+    looks.take_over([here], Looked.check({"outcome": "accept"}, ""))  # of an older version
 
 
 def test_a_restored_file_forgets_nothing(tmp_path):
@@ -249,8 +250,8 @@ def test_two_branches_merged_by_git_keep_every_look_and_the_count_holds(tmp_path
 
 @pytest.mark.parametrize("told", [[], 1, {"looks": 1}, {"looks": [1]}, {"looks": [{}]}, {"looks": [{"items": "a"}]}])
 def test_a_verdict_whose_look_cannot_be_read_is_one_clear_error(tmp_path, told):
-    with pytest.raises(PawlError, match="the look of this verdict cannot be read"):
-        looks.take_over([tmp_path], told)
+    with pytest.raises(PawlError):
+        looks.take_over([tmp_path], Looked.check(told, "reports/judge.json"))
 
 
 def _worker(root, seed):
@@ -344,8 +345,8 @@ def test_the_simulated_guard_is_the_real_one():
             rows + make_rows(0.5, seed=k, tasks=["other"])
             for k, rows in enumerate(outcomes(int(wins), int(losses), ties=int(n - wins - losses)))
         ]
-        (guard,) = evidence(pair(*sides), rule)["guarded"]
-        assert (guard["verdict"] == "kept") == bool(kept(int(wins), int(losses), int(n), 0.1, rule.level))
+        (guard,) = evidence(pair(*sides), rule).guarded
+        assert (guard.verdict == "kept") == bool(kept(int(wins), int(losses), int(n), 0.1, rule.level))
 
 
 @pytest.mark.parametrize(("pairs", "seed"), [(0, 1), (-5, 1), (10, -1)])
@@ -397,5 +398,5 @@ def test_the_simulated_decision_is_the_real_one():
     rng = np.random.default_rng(6)
     for wins, losses, n, number in zip(*(rng.integers(low, high, 40) for low, high in ((0, 40), (0, 20), (60, 200), (1, 6))), strict=True):
         rule = Rule(look=int(number))
-        real = evidence(pair(*outcomes(int(wins), int(losses), ties=int(n - wins - losses))), rule)["outcome"] == "accept"
+        real = evidence(pair(*outcomes(int(wins), int(losses), ties=int(n - wins - losses))), rule).outcome == "accept"
         assert bool(accepted(wins, losses, n, rule)) == real

@@ -276,7 +276,7 @@ def test_of_a_failure_a_provider_is_told_no_address_host_or_user():
     from tests.judge.test_failure import record
 
     tail = "at http://node7.corp.example:9/v1 and 10.0.0.8:22, /home/alice/secret/run.log, mail alice@corp.example, host: node7"
-    told = json.dumps(prompt.failure(record(tail=tail, error=tail), {"kind": "k", "why": "w"}, {}, {"name": "n", "hypothesis": "h"}))
+    told = json.dumps(prompt.failure(record(tail=tail, error=tail), {"kind": "k", "why": "w"}, {}, "n", "h"))
     assert not [word for word in ("corp.example", "10.0.0.8", "alice", "node7") if word in told] and "run.log" in told
 
 

@@ -21,6 +21,7 @@ from stages.report import charts, lineage
 from stages.report.__main__ import show
 from stages.report.page import _losses, gather, render
 from stages.report.samples import EACH, error_samples
+from tests.golden import HERE
 from tests.report.history import HOSTILE, write_experiment, write_search
 from tests.synthetic import make_row, make_rows, write_losses, write_run, write_side
 
@@ -255,28 +256,28 @@ def test_no_text_of_the_test_split_is_shown(run, params):
 def test_reports_with_new_keys_and_without_optional_ones_are_shown(run, params):
     verdict = read_json(run / "reports/judge.json")
     del verdict["curve"]
-    write_json(run / "reports/judge.json", {**verdict, "looks": {"number": 7, "alpha_spent": 0.01}})
+    write_json(run / "reports/judge.json", {**verdict, "spending": {"number": 7, "alpha_spent": 0.01}})
     data = read_json(run / "reports/generate_data.json")
     for source in data["sources"].values():
         del source["too_long"]
         source["low_quality"] = 4
     write_json(run / "reports/generate_data.json", data)
     text = page(run, params).text
-    assert "looks.number 7" in text and "low quality" in text and "too long" not in text
+    assert "spending.number 7" in text and "low quality" in text and "too long" not in text
 
 
-@pytest.mark.parametrize("more", [None, {"items": 1511, "towards": "accept", "power": 0.8}, {"items": None, "repeats": 3}])
+@pytest.mark.parametrize("more", [None, {"items": 1511, "towards": "accept", "power": 0.8}])
 def test_looks_guards_and_a_language_models_opinion_are_told_where_the_verdict_has_them(run, params, more):
     verdict = read_json(run / "reports/judge.json")
     evidence = verdict["evidence"]
     evidence |= {"level": 0.0076, "look": 2, "further_items": more}
     evidence["guarded"] = [{"benchmark": HOSTILE, "low": -0.15, "high": 0.07, "margin": 0.1, "verdict": "unknown"}]
-    opinion = {"decision": "no", "veto": True, "failed": None, "disagreement": HOSTILE}
-    write_json(run / "reports/judge.json", {**verdict, "outcome": "inconclusive", "opinion": opinion})
+    opinion = read_json(HERE / "judge_vetoed.json")["opinion"] | {"model": HOSTILE}
+    write_json(run / "reports/judge.json", {**verdict, "outcome": "inconclusive", "accepted": False, "opinion": opinion})
     text = page(run, params).text
     assert "accepted below 0.0076 (look 2 at these items, 0.05 over all looks)" in text
     assert "0.0076 is this look's share of it" in text, "the number is explained"
-    assert "-15.0 to +7.0 points, unknown" in text and "A language model says no and vetoed the acceptance." in text
+    assert "-15.0 to +7.0 points, unknown" in text and "says no and vetoed the acceptance." in text
     assert ("more items would decide towards “accept”" in text) == bool(more and more["items"])
 
 
@@ -334,12 +335,14 @@ def test_sweeps_are_read_from_dvcs_refs(run, params):
     assert "Sweep from " + base[:7] in text and "fit-lynx" in text and "agent adopt NAME" in text
 
 
-def test_a_sweep_shows_the_figures_that_decided():
-    part = {"n": 40, "candidate": {"accuracy": 0.75, "score": 0.5}, "difference": 0.25, "p_better": 0.001}
-    pooled = {"n": 80, "candidate": {"accuracy": 0.5, "score": 0.5}, "difference": 0.0, "p_better": 0.5}
-    evidence = {"primary": "sums", "metric": "correct", "pooled": pooled, "benchmarks": {"sums": part}}
+def test_a_sweep_shows_the_figures_that_decided(run):
+    whole = read_json(run / "reports/judge.json")
+    evidence = whole["evidence"] | {"primary": "chain_sum"}
+    part, pooled = evidence["benchmarks"]["chain_sum"], evidence["pooled"]
+    part |= {"n": 40, "difference": 0.25, "candidate": part["candidate"] | {"accuracy": 0.75, "score": 0.5}}
+    pooled |= {"n": 80, "difference": 0.0, "candidate": pooled["candidate"] | {"accuracy": 0.5, "score": 0.5}}
     for changes, expected in (({}, (0.75, 40, 0.25)), ({"primary": ""}, (0.5, 80, 0.0)), ({"metric": "score"}, (0.5, 40, 0.25))):
-        verdict = json.dumps({"outcome": "accept", "evidence": evidence | changes}).encode()
+        verdict = json.dumps(whole | {"evidence": evidence | changes}).encode()
         (row,) = lineage._sweep("base", [("sad-newt", "tip")], {"tip:reports/judge.json": verdict})["rows"]
         assert (row["accuracy"], row["n"], row["difference"]) == expected
 

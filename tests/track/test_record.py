@@ -8,12 +8,14 @@ import pytest
 
 from stages.common.config import read_params
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, read_json, read_object, sha256_file, write_json
+from stages.common.files import ROOT, read_json, sha256_file, write_json
 from stages.common.looks import take_over
+from stages.common.reports.verdict import Verdict
 from stages.common.schema import Experiment, Judge
 from stages.judge.__main__ import judge_reports
 from stages.track.__main__ import SECTIONS
-from stages.track.record import REPORTS, make_record, mlflow_name
+from stages.track.metrics import REPORTS, mlflow_name
+from stages.track.record import make_record
 from tests.broken import variants
 from tests.synthetic import write_losses, write_run
 
@@ -66,7 +68,7 @@ def test_the_key_is_of_params_verdict_and_what_the_lock_says_came_out(run, secti
     keys.append(make_record(run, sections).key)
     sections["tracking"].experiment = "elsewhere"
     keys.append(make_record(run, sections).key)
-    change(run / "reports" / "judge.json", outcome="reject")
+    change(run / "reports" / "judge.json", outcome="reject", accepted=False)
     keys.append(make_record(run, sections).key)
     assert keys[0] == keys[2] == keys[3] == keys[4] and len(set(keys)) == 3
 
@@ -124,7 +126,7 @@ def test_the_page_is_logged_only_with_its_own_verdict(run, sections):
     page = run / "reports/index.html"
     page.write_text(f'<meta name="verdict-sha256" content="{sha256_file(run / "reports/judge.json")}">')
     assert (page, "") in make_record(run, sections).artifacts
-    change(run / "reports" / "judge.json", outcome="reject")
+    change(run / "reports" / "judge.json", outcome="reject", accepted=False)
     assert (page, "") not in make_record(run, sections).artifacts
 
 
@@ -215,7 +217,7 @@ def test_a_report_broken_in_one_place_is_logged_or_refused_and_never_a_bug(run, 
         path.write_text(text)
         try:
             record = make_record(run, sections)
-            take_over([run], read_object(run / "reports/judge.json"))
+            take_over([run], Verdict.read(run / "reports/judge.json"))
         except PawlError as error:
             assert error.where and str(error).count("\n") <= 2, what
             continue
@@ -225,6 +227,7 @@ def test_a_report_broken_in_one_place_is_logged_or_refused_and_never_a_bug(run, 
 
 
 @pytest.mark.parametrize("change_", [{"accepted": None}, {"guards": []}, {"guards": [{"guard": "complete", "passed": False}]}])
-def test_an_acceptance_that_its_guards_do_not_carry_is_no_champion(run, sections, change_):
+def test_an_acceptance_that_its_guards_do_not_carry_is_refused(run, sections, change_):
     change(run / "reports/judge.json", **change_)
-    assert not make_record(run, sections).champion
+    with pytest.raises(PawlError, match=r"accepted should be|guards did not all pass"):
+        make_record(run, sections)

@@ -13,7 +13,8 @@ import pytest
 from stages.common.errors import PawlError
 from stages.track import spool, store
 from stages.track.crashed import make_crashed
-from stages.track.record import Dataset, Metric, Parent, Record
+from stages.track.metrics import Metric
+from stages.track.record import Dataset, Parent, Record
 
 pytestmark = pytest.mark.e2e  # imports MLflow and makes its database
 

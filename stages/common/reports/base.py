@@ -94,13 +94,13 @@ class Report(Part):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise PawlError(told(error), where=where, fix=cls.remedy) from None
+            raise PawlError(problem(error), where=where, fix=cls.remedy) from None
 
     def write(self, path: Path | str) -> None:
         write_json(path, self.plain())
 
 
-def told(error: ValidationError) -> str:
+def problem(error: ValidationError) -> str:
     """What is wrong first, and at which key. It shows no value: a value may be a secret, or the text of an item."""
     first, *more = error.errors(include_url=False, include_context=False, include_input=False)
     key = ".".join(str(part) if _NAME.fullmatch(str(part)) else "..." for part in first["loc"])
@@ -110,4 +110,4 @@ def told(error: ValidationError) -> str:
     elif first["type"] == "extra_forbidden":
         reason = "is unknown here"
     rest = f", and {len(more)} more" if more else ""
-    return redact(f"{key or 'the whole'} {reason}{rest}")
+    return redact(f"{key} {reason}{rest}".strip())

@@ -12,10 +12,18 @@ from agent.knowledge.grounding import Knowledge
 from agent.knowledge.history import Record
 from agent.propose import policy_llm, situation, words
 from agent.run import experiment, settings
+from stages.common.errors import PawlError
+from stages.common.reports.verdict import Verdict
+from tests.agent import toy_pipeline
 from tests.agent.scenes import KNOWN
 
 CURVE = {"shape": "falling", "learning_rate": "too high", "overfitting": True, "logged": 40}
 REASON = "On chain_sum 12 of 200 items are wrong in content. Next, work on carrying digits."
+
+
+def judged(**changes: Any) -> Verdict:
+    value = toy_pipeline.verdict(toy_pipeline.figures(0.3, 0.5), "reject", name="x", incumbent="reports/baseline")
+    return Verdict.check(value | {"curve": CURVE} | changes, "reports/judge.json")
 
 
 def told(record: Record) -> str:
@@ -24,7 +32,7 @@ def told(record: Record) -> str:
 
 
 def test_the_reading_of_the_training_loss_reaches_the_proposer() -> None:
-    record = Record(2, "x", "DISCARDED", "h", curve=experiment.curve({"curve": CURVE}), evidence={"accuracy": 0.5})
+    record = Record(2, "x", "DISCARDED", "h", curve=experiment.curve(judged()), evidence={"accuracy": 0.5})
     text = told(record)
     for part in ("the learning rate looks too high", "fewer epochs, a lower rate or dropout", "more epochs or a higher rate"):
         assert text.count(part) == 2  # in the history, and where it can be quoted
@@ -36,16 +44,17 @@ def test_what_the_judge_says_to_a_crash_reaches_the_proposer() -> None:
 
 
 def test_the_judges_reason_reaches_no_record_that_the_proposer_reads() -> None:
-    verdict = {"words": {"Reason": REASON, "Code Summary": REASON}, "curve": {**CURVE, "shape": REASON, "note": REASON}}
-    read = experiment.curve({**verdict, "curve": CURVE})
-    record = Record(2, "x", "DISCARDED", "h", curve=read, evidence=experiment.summary(verdict))
+    words = {"Reason": REASON, "Code Summary": REASON, "Decision": "no"}
+    verdict = judged(words=words, curve={**CURVE, "note": REASON})
+    record = Record(2, "x", "DISCARDED", "h", curve=experiment.curve(verdict), evidence=experiment.summary(verdict.evidence))
     assert "carrying digits" not in told(record) and "carrying" not in str(asdict(record))
     assert "For people" in lessons._HEAD
 
 
-@pytest.mark.parametrize("curve", [None, [], "falling", {"shape": {"a": 1}}, {"learning_rate": "x" * 5000}])
-def test_a_broken_reading_of_the_loss_stops_nothing(curve: Any) -> None:
-    assert len(told(Record(2, "x", "DISCARDED", "h", curve=experiment.curve({"curve": curve})))) < 5000
+@pytest.mark.parametrize("curve", [[], "falling", {**CURVE, "shape": REASON}, {**CURVE, "learning_rate": "x" * 5000}])
+def test_a_reading_of_the_loss_in_other_words_is_refused(curve: Any) -> None:
+    with pytest.raises(PawlError, match="curve"):
+        judged(curve=curve)
 
 
 SOURCE: dict[str, Any] = {"kind": "file", "repo": "", "columns": {}, "count": 3}

@@ -12,9 +12,11 @@ from agent.knowledge.history import Record
 from agent.run import account, progress, workspace
 from agent.run.account import Spent, why_stop
 from stages.common.errors import PawlError
-from stages.common.files import write_json
+from stages.common.files import read_json, to_json, write_json
+from stages.common.reports.training import TrainReport
 from stages.common.schema import Launcher
 from stages.common.schema.loop import Budget
+from tests.golden import HERE
 from tests.gpu_machines import H100
 
 
@@ -34,6 +36,18 @@ from tests.gpu_machines import H100
 )
 def test_a_limit_ends_the_run_and_none_does_not(budget: Budget, used: Spent, reason: str) -> None:
     assert why_stop(budget, used) == reason
+
+
+TRAINED = {**read_json(HERE / "train.json"), "processes": 2, "runtime_s": 3600.0}
+"""On two GPUs, in an hour."""
+VETOED = read_json(HERE / "judge_vetoed.json")
+
+
+def taught(cost: float) -> dict[str, Any]:
+    """A report of data that a teacher wrote."""
+    report = read_json(HERE / "generate_data.json")
+    teacher = {"model": "m", "requests": 7, "prompt_tokens": 0, "output_tokens": 0, "cost": cost}
+    return {**report, "teacher": {"strong": teacher}}
 
 
 @pytest.fixture
@@ -104,7 +118,7 @@ def test_a_params_yaml_that_somebody_broke_meanwhile_keeps_no_crash_from_its_rec
 def test_a_training_that_the_cache_gave_back_costs_nothing(
     here: Path, monkeypatch: pytest.MonkeyPatch, seen: float | None, hours: float
 ) -> None:
-    write_json(here / "reports/train.json", {"gpu_hours": 2.0})
+    write_json(here / "reports/train.json", TRAINED)
     params = SimpleNamespace(train=SimpleNamespace(device="auto"), launcher=Launcher(kind="local", workers=1, nodes=1))
     monkeypatch.setattr(account, "read_params", lambda *_: params)
     monkeypatch.setattr(account, "visible", lambda: ["A"])
@@ -140,31 +154,22 @@ def test_the_time_of_a_training_is_seen_and_outlives_a_kill(tmp_path: Path, monk
 
 
 def test_a_stage_that_was_not_run_costs_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_json(here / "reports/judge.json", {"llm": {"cost": 0.25, "prompt_tokens": 100, "output_tokens": 9}})
-    write_json(here / "reports/generate_data.json", {"rows": 3, "teacher": {"calls": 7, "cost": 2.0}})
-    write_json(here / "reports/train.json", {"runtime_s": 7200.0, "gpu": "H200", "gpus": 2})
+    opinion = VETOED["opinion"] | {"cost": 0.25, "prompt_tokens": 100, "output_tokens": 9}
+    write_json(here / "reports/judge.json", VETOED | {"opinion": opinion})
+    write_json(here / "reports/generate_data.json", taught(2.0))
+    write_json(here / "reports/train.json", {**TRAINED, "runtime_s": 7200.0})
     committed = {"reports/generate_data.json": (here / "reports/generate_data.json").read_text()}
     monkeypatch.setattr(workspace, "git", lambda *given, **_: committed.get(given[1].partition(":")[2], ""))
     account.add_call("r", 1, "propose", 10, 5, 0.5)
     cost = account.of_experiment(record(1, "PLANNED"))
     assert cost == {"llm": 0.75, "prompt_tokens": 110.0, "output_tokens": 14.0, "gpu_hours": 4.0}
-    committed["reports/generate_data.json"] = '{"teacher": {"calls": 5, "cost": 1.5}}'  # 1.5 of it is older than this experiment
+    committed["reports/generate_data.json"] = to_json(taught(1.5))  # 1.5 of it is older than this experiment
     assert account.of_experiment(record(1, "PLANNED"))["llm"] == 1.25
     committed.clear()
     assert account.of_experiment(record(1, "PLANNED"))["llm"] == 2.75
 
 
-@pytest.mark.parametrize(
-    ("report", "hours"),
-    [
-        ({}, 0.0),
-        ({"runtime_s": 3600.0}, 0.0),
-        ({"runtime_s": 3600.0, "gpu": "A"}, 1.0),
-        ({"gpu_hours": 0.5, "gpus": 8}, 0.5),
-        ([], 0.0),
-        ({"runtime_s": 3600.0, "peak_gpu_memory_gib": 9.5, "processes": 4}, 4.0),
-        ({"runtime_s": 3600.0, "peak_gpu_memory_gib": None}, 0.0),
-    ],
-)
-def test_gpu_hours_are_the_reports_own_or_time_by_gpus(report: Any, hours: float) -> None:
-    assert account.gpu_hours(report) == hours
+@pytest.mark.parametrize(("peak_gib", "processes", "hours"), [(None, 4, 0.0), (9.5, 4, 8.0), (0.0, 1, 2.0)])
+def test_gpu_hours_are_time_by_gpus(peak_gib: float | None, processes: int, hours: float) -> None:
+    report = {**TRAINED, "peak_gpu_memory_gib": peak_gib, "processes": processes, "runtime_s": 7200.0}
+    assert TrainReport.check(report, "").gpu_hours == hours

@@ -11,6 +11,7 @@ import pytest
 from agent.run import adopt, workspace
 from stages.common import failure, process
 from stages.common.errors import PawlError
+from tests.agent.toy_pipeline import figures, verdict
 
 
 @pytest.fixture
@@ -130,9 +131,9 @@ def test_a_value_survives_the_command_line(value):
     [("", "accuracy 0.500, +0.000 on 80 validation items"), ("sums", "accuracy 0.750, +0.250 on 40 validation items of sums")],
 )
 def test_what_is_claimed_has_the_figures_that_decided(monkeypatch, primary, told):
-    part = {"n": 40, "candidate": {"accuracy": 0.75}, "difference": 0.25}
-    pooled = {"n": 80, "candidate": {"accuracy": 0.5}, "difference": 0.0}
-    held = [json.dumps({"evidence": {"primary": primary, "pooled": pooled, "benchmarks": {"sums": part}}}), "[]", "{}", "{"]
+    whole = verdict(figures(0.5, 0.5) | {"n": 80}, "accept", name="one", incumbent="reports/baseline")
+    whole["evidence"] |= {"primary": primary, "benchmarks": {"sums": figures(0.75, 0.5) | {"n": 40}}}
+    held = [json.dumps(whole), "[]", "{}", "{"]
     monkeypatch.setattr(workspace, "call", lambda argv, check: SimpleNamespace(stdout=held[0]))
     assert adopt.hypothesis("fit-lynx", "c" * 40, ["c" * 40]).endswith(told)
     while len(held) > 1:

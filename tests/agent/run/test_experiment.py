@@ -13,22 +13,13 @@ import pytest
 from agent.knowledge.history import Record, read_record
 from agent.run import experiment
 from stages.common.errors import PawlError
-from tests.agent.toy_pipeline import rows, summary
+from stages.common.reports.verdict import Verdict
+from tests.agent.toy_pipeline import figures, rows, summary, verdict
 from tests.broken import variants
 
-PART = {
-    "n": 40,
-    "candidate": {"accuracy": 0.8},
-    "incumbent": {"accuracy": 0.5},
-    "difference": 0.3,
-    "low": 0.2,
-    "high": 0.4,
-    "p_better": 0.01,
-}
-VERDICT: dict[str, Any] = {
-    "experiment": {"name": "one", "incumbent": "reports/baseline"}, "outcome": "accept", "accepted": True,
-    "evidence": {"pooled": PART, "benchmarks": {"toy": PART}}, "guards": [{"guard": "complete", "passed": True, "detail": "all"}],
-}  # fmt: skip
+PART = {**figures(0.8, 0.5, p_better=0.01), "difference": 0.3, "low": 0.2, "high": 0.4}
+VERDICT: dict[str, Any] = verdict(PART, "accept", name="one", incumbent="reports/baseline")
+READ = Verdict.check(VERDICT, "")
 PLAN = Record(number=1, slug="one", status="PLANNED", hypothesis="h")
 
 
@@ -50,12 +41,12 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_finished_experiment_is_never_written_again(reports: Path) -> None:
     experiment.write_record(PLAN)
     experiment.write_settings(PLAN, "a", "b")
-    done = experiment.finish(PLAN, VERDICT, 1.0)
+    done = experiment.finish(PLAN, READ, 1.0)
     assert done.status == "KEPT" and read_record(experiment.folder_of(done)) == done
     held = {path.name: path.read_bytes() for path in experiment.folder_of(done).iterdir()}
     for write in (
         lambda: experiment.write_record(PLAN), lambda: experiment.write_settings(PLAN, "x", "y"),
-        lambda: experiment.finish(PLAN, VERDICT, 2.0), lambda: experiment.crash(PLAN, "late", 2.0),
+        lambda: experiment.finish(PLAN, READ, 2.0), lambda: experiment.crash(PLAN, "late", 2.0),
     ):  # fmt: skip
         with pytest.raises(PawlError, match="never written again"):
             write()
@@ -66,9 +57,9 @@ def test_a_finished_experiment_is_never_written_again(reports: Path) -> None:
 def test_a_finished_experiment_says_whether_its_success_gate_was_met(reports: Path, at_least: float, met: bool) -> None:
     plan = replace(PLAN, gate={"metric": "accuracy", "at_least": at_least})
     experiment.write_record(plan)
-    assert experiment.finish(plan, VERDICT, 1.0).gate == {"metric": "accuracy", "at_least": at_least, "met": met}
+    assert experiment.finish(plan, READ, 1.0).gate == {"metric": "accuracy", "at_least": at_least, "met": met}
     experiment.write_record(other := replace(PLAN, number=2))
-    assert experiment.finish(other, VERDICT, 1.0).gate == {}
+    assert experiment.finish(other, READ, 1.0).gate == {}
 
 
 def test_a_crash_keeps_no_copied_result(reports: Path) -> None:
@@ -79,8 +70,9 @@ def test_a_crash_keeps_no_copied_result(reports: Path) -> None:
 
 
 def test_the_judges_figures_are_read(reports: Path) -> None:
-    figures = {"n": 40, "accuracy": 0.8, "incumbent_accuracy": 0.5, "difference": 0.3, "low": 0.2, "high": 0.4, "p": 0.01}
-    assert experiment.summary(experiment.read_verdict("one", "reports/baseline")) == {**figures, "benchmarks": {"toy": figures}}
+    found = {"n": 40, "accuracy": 0.8, "incumbent_accuracy": 0.5, "difference": 0.3, "low": 0.2, "high": 0.4, "p": 0.01}
+    read = experiment.read_verdict("one", "reports/baseline")
+    assert experiment.summary(read.evidence) == {**found, "benchmarks": {"toy": found}}
 
 
 @pytest.mark.parametrize(
@@ -88,30 +80,20 @@ def test_the_judges_figures_are_read(reports: Path) -> None:
     [
         ({"experiment": {"name": "two", "incumbent": "reports/baseline"}}, "is about"),
         ({"experiment": {"name": "one", "incumbent": "experiments/0001-x"}}, "is about"),
-        ({"experiment": {"name": "one"}}, "is about"),
-        ({"experiment": None}, "is about"),
-        ({"experiment": "one", "incumbent": "reports/baseline"}, "is about"),
-        ({"outcome": "great"}, "no outcome"),
+        ({"experiment": {"name": "one"}}, "incumbent is missing"),
+        ({"experiment": None}, "experiment should be"),
+        ({"outcome": "great"}, "outcome should be"),
+        ({"outcome": ["accept"]}, "outcome should be"),
         ({"outcome": "reject"}, "contradict"),
-        ({"accepted": 1}, "contradict"),
-        ({"evidence": {}}, "without paired evidence"),
-        ({"evidence": {"overall": PART}}, "without paired evidence"),
-        ({"evidence": {"pooled": {**PART, "p_better": float("nan")}}}, "without paired evidence"),
-        ({"evidence": {"pooled": {**PART, "low": "x"}}}, "without paired evidence"),
-        *(
-            ({"guards": guards}, "guards did not all pass")
-            for guards in (
-                None,
-                [],
-                {},
-                True,
-                [1],
-                [{}],
-                [{"passed": 1}],
-                [{"passed": True}, {"passed": False}],
-            )
-        ),
-        ({"outcome": ["accept"]}, "no outcome"),
+        ({"accepted": 1}, "accepted should be"),
+        ({"evidence": {}}, "evidence.alpha is missing"),
+        ({"evidence": {**VERDICT["evidence"], "outcome": "reject"}}, "its evidence does not carry"),
+        ({"evidence": {**VERDICT["evidence"], "pooled": {**PART, "low": "x"}}}, "evidence.pooled.low should be a number"),
+        ({"guards": None}, "guards should be"),
+        ({"guards": [{"passed": True}]}, "guards.0.guard is missing"),
+        ({"guards": [{"guard": "x", "passed": 1}]}, "guards.0.passed should be"),
+        ({"guards": []}, "guards did not all pass"),
+        ({"guards": [{"guard": "x", "passed": True}, {"guard": "y", "passed": False}]}, "guards did not all pass"),
     ],
 )
 def test_a_verdict_that_does_not_carry_what_it_says_is_not_believed(reports: Path, change: dict[str, Any], expected: str) -> None:
@@ -124,12 +106,12 @@ def test_a_verdict_broken_in_one_place_is_read_or_refused_and_never_a_bug(report
     for what, text in variants(VERDICT, 200, seed=3):
         (reports / "judge.json").write_text(text)
         try:
-            experiment.summary(experiment.read_verdict("one", "reports/baseline"))
+            experiment.summary(experiment.read_verdict("one", "reports/baseline").evidence)
         except PawlError:
             continue
         place, _, value = what.partition(": ")
         harmless = place.startswith("guards.0.") and (place != "guards.0.passed" or value == "True")
-        harmless |= place.startswith("evidence.pooled.incumbent")
+        harmless |= place.startswith("evidence.pooled.incumbent") or place.endswith(".score")
         harmless |= place.startswith("evidence.pooled.") and re.fullmatch(r"-?[\d.e+]+", value) is not None
         assert harmless or not place.startswith(("guards", "outcome", "accepted", "evidence.pooled")), what
 
@@ -152,7 +134,7 @@ def test_an_experiment_without_a_loss_curve_is_not_finished(reports: Path, text:
     if text is not None:
         (reports / "loss.csv").write_text(text)
     with pytest.raises(PawlError, match=r"missing|not a loss curve"):
-        experiment.finish(PLAN, VERDICT, 1.0)
+        experiment.finish(PLAN, READ, 1.0)
     assert not read_record(experiment.folder_of(PLAN)).finished
 
 
@@ -160,9 +142,11 @@ def test_an_experiment_without_a_loss_curve_is_not_finished(reports: Path, text:
     ("primary", "metric", "expected"), [("", "correct", 0.1), ("b", "correct", 0.2), ("", "score", 0.3), ("b", "score", 0.4)]
 )
 def test_history_holds_the_figures_that_decided(primary: str, metric: str, expected: float) -> None:
-    def part(accuracy: float, score: float) -> dict[str, object]:
-        return {"n": 9, "candidate": {"accuracy": accuracy, "score": score}, "difference": 0.0}
+    def part(accuracy: float, score: float) -> dict[str, Any]:
+        found = figures(accuracy, 0.0)
+        return {**found, "candidate": {**found["candidate"], "score": score}}  # type: ignore[dict-item]
 
-    evidence = {"primary": primary, "metric": metric, "pooled": part(0.1, 0.3), "benchmarks": {"a": part(0.5, 0.6), "b": part(0.2, 0.4)}}
-    found = experiment.summary({"evidence": evidence})
+    parts = {"pooled": part(0.1, 0.3), "benchmarks": {"a": part(0.5, 0.6), "b": part(0.2, 0.4)}}
+    evidence = Verdict.check(VERDICT | {"evidence": {**VERDICT["evidence"], "primary": primary, "metric": metric, **parts}}, "").evidence
+    found = experiment.summary(evidence)
     assert found["accuracy"] == expected and set(found["benchmarks"]) == {"a", "b"}
