@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import time
@@ -139,9 +140,13 @@ def _hours_left(run: Run) -> float:
 
 def _finish(run: Run, progress: Progress, record: Record, plan: planner.Plan | None = None) -> None:
     """Run one experiment to its record; what crashed is a record too, and the loop goes on."""
-    papers = (lambda: papers.write(plan, record)) if plan is not None else (lambda: None)
-    done, _ = execution.run(record, progress, papers=papers, resumable=True, hours_left=_hours_left(run))
+    leave = functools.partial(papers.write, plan, record) if plan is not None else _nothing
+    done, _ = execution.run(record, progress, papers=leave, resumable=True, hours_left=_hours_left(run))
     telling.tell(done)
+
+
+def _nothing() -> None:
+    """The papers of an experiment that nobody argued for."""
 
 
 def _end(progress: Progress, reason: str, records: list[Record]) -> None:

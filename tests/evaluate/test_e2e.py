@@ -37,6 +37,7 @@ def python(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def root(tmp_path: Path) -> Path:
     for name in ("stages", "conf"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "dvc.yaml", tmp_path)
     make_items(tmp_path)
     return tmp_path
 

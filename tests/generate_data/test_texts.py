@@ -128,7 +128,8 @@ def test_what_the_stage_writes_for_pretraining_passes_preflight_and_trains(root:
         name="d", seed=3, sources={"mine": source}, max_rows=0, ngram=13, max_contamination=0.5, max_bad_fraction=0.0, eval_fraction=0.1
     )
     report = stage.make(data, 64, counter(root / "base", plain=True), root, root, plain=True)
-    assert report["kind"] == "pt" and report["tokens"]["max"] > 64
+    assert report.kind == "pt"
+    assert report.tokens.max > 64
     found = params(root, "train=pt", "train.max_steps=2", "train.cutoff_len=64", "train.per_device_train_batch_size=2")
     asked = ask(root, found, root / "out", data="data/train")
     assert preflight.check(found.train, found.launcher, **asked)["memory"]["tokens"] == 64

@@ -36,7 +36,7 @@ VLLM = ["--enforce-eager", "--structured-outputs-config", '{"backend": "xgrammar
 ASK = [{"role": "user", "content": "Decide."}]
 
 
-def test_a_million_pairs_take_under_20_seconds_and_2_gb(tmp_path: Path) -> None:
+def test_a_million_pairs_take_a_minute_at_most_and_2_gb(tmp_path: Path) -> None:
     line = (
         '{{"item_id": "{:016x}", "benchmark": "b", "split": "val", "correct": {}, "score": {}, "prediction": "The answer is {}, I think", '
         '"gold": "{}", "prompt_tokens": 31, "output_tokens": 5, "truncated": false, "repeat": 0}}\n'
@@ -58,8 +58,8 @@ def test_a_million_pairs_take_under_20_seconds_and_2_gb(tmp_path: Path) -> None:
         _, status, used = os.wait4(process.pid, 0)  # of this process alone
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, told
-    # processor time, which other work on the machine does not lengthen; a machine of its own needs less wall-clock time than that
-    assert used.ru_utime + used.ru_stime < 20
+    # processor time: 15 s on a quiet machine, a half more beside other work, and an hour if each pair looked at all others
+    assert used.ru_utime + used.ru_stime < 60
     assert used.ru_maxrss < 2 * 2**20  # KiB
 
 

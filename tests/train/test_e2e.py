@@ -84,7 +84,7 @@ def trained(place: Path) -> Iterator[dict[str, tuple[Config, Path]]]:
         found = params(place, f"train={name}", "train.max_steps=2")
         output = folder / name / "out"
         if name in NEEDS_A_GPU:
-            with pytest.raises(PawlError, match="needs"):
+            with pytest.raises(PawlError, match="works on a GPU alone"):
                 check_combinations(found.train, found.launcher, "transformers", gpus=0)
             continue
         checked = ask(place, found, output)
