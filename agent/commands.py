@@ -13,7 +13,8 @@ from agent.knowledge.history import as_json, fit, read_history, tree
 from stages.common.errors import PawlError
 from stages.common.process import stage_lock
 
-START = """no experiment yet. The first try records the present state as the starting point, then runs yours:
+START = """no experiment yet. The first try records the present state as the starting point,
+then runs yours:
   python -m agent try 'train.learning_rate=5e-4' --why "what you expect, and why\""""
 
 
@@ -22,13 +23,20 @@ def history(args: argparse.Namespace) -> None:
     if broken:
         print(f"agent: warning: not read: {', '.join(broken)}", file=sys.stderr)
     if args.json:
-        print(json.dumps(as_json(records), indent=1, sort_keys=True))  # ASCII: safe in any terminal and pipe
+        # ASCII: safe in any terminal and pipe
+        print(json.dumps(as_json(records), indent=1, sort_keys=True))
         return
     if not records:
         print(START)
         return
     width = shutil.get_terminal_size((120, 0)).columns
-    print(fit("experiments, newest last; difference in validation accuracy from the incumbent, with its 95 % interval", width))
+    print(
+        fit(
+            "experiments, newest last; difference in validation accuracy from the incumbent, with"
+            " its 95 % interval",
+            width,
+        )
+    )
     for line in tree(records, width):
         print(line)
 
@@ -36,7 +44,13 @@ def history(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> None:
     from agent import loop
 
-    limits = {"trials": args.trials, "hours": args.hours, "llm_cost": args.llm_cost, "gpu_hours": args.gpu_hours, "plateau": args.plateau}
+    limits = {
+        "trials": args.trials,
+        "hours": args.hours,
+        "llm_cost": args.llm_cost,
+        "gpu_hours": args.gpu_hours,
+        "plateau": args.plateau,
+    }
     with _stopped():
         loop.start(args.policy, limits)
 
@@ -59,9 +73,15 @@ def _stopped() -> Iterator[None]:
         run = read_run()
         if run is None or run.ended:
             raise
-        about = f"{run.folder} stays planned, and its changes stay in the tree" if run.folder else "between two experiments"
+        about = (
+            f"{run.folder} stays planned, and its changes stay in the tree"
+            if run.folder
+            else "between two experiments"
+        )
         print(f"\nagent: stopped: {about}", file=sys.stderr)
-        print("  go on:   python -m agent resume\n  give up: python -m agent restore", file=sys.stderr)
+        print(
+            "  go on:   python -m agent resume\n  give up: python -m agent restore", file=sys.stderr
+        )
         sys.exit(130)
 
 
@@ -77,11 +97,15 @@ def try_one(args: argparse.Namespace) -> None:
         if reason := trial.why_start(before):
             if settings.fingerprint(before) == settings.fingerprint(planned):
                 raise PawlError(
-                    "this is the present state: nothing changes but seeds and names", where=" ".join(args.overrides), fix="change something"
+                    "this is the present state: nothing changes but seeds and names",
+                    where=" ".join(args.overrides),
+                    fix="change something",
                 )
             telling.tell(trial.starting_point(commit, reason))
             commit = workspace.head()
-        record, cause = execution.run(trial.plan(args.overrides, hypothesis, args.name, commit), Progress())
+        record, cause = execution.run(
+            trial.plan(args.overrides, hypothesis, args.name, commit), Progress()
+        )
         if cause:
             raise cause
         telling.tell(record)
@@ -107,4 +131,7 @@ def restore(args: argparse.Namespace) -> None:
     if not committed and not removed:
         print("no experiment was cut short here: nothing to restore")
     if left:
-        print(f"not the agent's, so left as they are: {', '.join(left[:5])}{' ...' if len(left) > 5 else ''}")
+        print(
+            "not the agent's, so left as they are:"
+            f" {', '.join(left[:5])}{' ...' if len(left) > 5 else ''}"
+        )

@@ -1,4 +1,6 @@
-"""The research loop: plan, run, keep or discard, until a limit is reached. Killed at any moment, it is taken up where it was."""
+"""The research loop: plan, run, keep or discard, until a limit is reached. Killed at any moment, it
+is taken up where it was.
+"""
 
 from __future__ import annotations
 
@@ -22,43 +24,63 @@ from stages.common.schema import Agent, validate
 from stages.common.schema.loop import Budget
 
 SILENT = 2
-"""Plannings in a row without an answer of the language model that end a run: whoever asked for `llm` did not ask for Optuna."""
+"""Plannings in a row without an answer of the language model that end a run: whoever asked for
+`llm` did not ask for Optuna.
+"""
 
 
 def start(policy: str = "", limits: dict[str, Any] | None = None) -> None:
-    """Begin a run: a clean tree on a branch, and limits from conf/agent with those of the command line on top.
+    """Begin a run: a clean tree on a branch, and limits from conf/agent with those of the command
+    line on top.
 
     Raises:
-        PawlError: the tree is not ready, an earlier run was cut short, or no language model is configured for `llm` or answers.
+        PawlError: the tree is not ready, an earlier run was cut short, or no language model is
+            configured for `llm` or answers.
     """
     with stage_lock("agent", record_failure=False):
         before = read_run()
         if before and not before.ended:
             raise PawlError(
-                f"the run {before.id} was cut short", where=before.folder or before.state,
+                f"the run {before.id} was cut short",
+                where=before.folder or before.state,
                 fix="python -m agent resume; or give it up: python -m agent restore",
-            )  # fmt: skip
+            )
         workspace.require_ready()
         agent = read_params("agent").agent
         policy = policy or agent.policy
         if policy == "llm" and not agent.llm.base_url:
             raise PawlError(
-                "no language model is configured", where="agent.llm.base_url", fix="see conf/agent/llm.yaml, or: --policy optuna"
+                "no language model is configured",
+                where="agent.llm.base_url",
+                fix="see conf/agent/llm.yaml, or: --policy optuna",
             )
-        budget = asdict(agent.budget) | {name: value for name, value in (limits or {}).items() if value is not None}
+        budget = asdict(agent.budget) | {
+            name: value for name, value in (limits or {}).items() if value is not None
+        }
         validate(Budget(**budget), "agent.budget")
-        run = Run(f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}", policy, budget, experiment.now())
+        run = Run(
+            f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}",
+            policy,
+            budget,
+            experiment.now(),
+        )
         if policy == "llm":
             policy_llm.probe(agent.llm, run.id)
         _go(run)
 
 
 def resume() -> None:
-    """Take up what a kill or Ctrl-C cut short: end what still runs, finish and commit what is done, go on with what is planned."""
+    """Take up what a kill or Ctrl-C cut short: end what still runs, finish and commit what is done,
+    go on with what is planned.
+    """
     with stage_lock("agent", record_failure=False):
         run = read_run()
         if run is None or run.ended:
-            raise PawlError("no run of the agent was cut short here", where=run.ended if run else "", fix="python -m agent run --trials 3")
+            raise PawlError(
+                "no run of the agent was cut short here",
+                where=run.ended if run else "",
+                fix="python -m agent run --trials 3",
+            )
         execution.require_same_head(run.id)
         if ended := workspace.take_up():
             say(f"agent: ended what the killed run had left running: {', '.join(map(str, ended))}")
@@ -71,7 +93,11 @@ def resume() -> None:
             if record.parent:
                 _finish(run, progress, record)
             else:
-                telling.tell(trial.starting_point(record.commit, "taken up", progress, record, _hours_left(run)))
+                telling.tell(
+                    trial.starting_point(
+                        record.commit, "taken up", progress, record, _hours_left(run)
+                    )
+                )
         workspace.put_back()  # a folder without a record: killed before it was written
         _go(run)
 
@@ -84,7 +110,10 @@ def _progress(run: Run) -> Progress:
             records = history.read_history()[0]
             used = account.spent(run.id, run.seconds, records)
             most = run.budget.get("trials") or 0
-            best["told"] = f"experiment {used.trials + 1}{f' of {most}' if most else ''}, best {best_of(records)}, {account.in_words(used)}"
+            best["told"] = (
+                f"experiment {used.trials + 1}{f' of {most}' if most else ''}, best"
+                f" {best_of(records)}, {account.in_words(used)}"
+            )
             best["seconds"] = time.monotonic()
         return str(best["told"])
 
@@ -92,9 +121,17 @@ def _progress(run: Run) -> Progress:
 
 
 def best_of(records: list[Record]) -> str:
-    """The best kept accuracy since the newest starting point, and its experiment: what another ruler measured is no match for it."""
-    first = max((k for k, record in enumerate(records) if record.judged and not record.parent), default=0)
-    kept = [record for record in records[first:] if record.status == "KEPT" and number(record.evidence.get("accuracy")) is not None]
+    """The best kept accuracy since the newest starting point, and its experiment: what another
+    ruler measured is no match for it.
+    """
+    first = max(
+        (k for k, record in enumerate(records) if record.judged and not record.parent), default=0
+    )
+    kept = [
+        record
+        for record in records[first:]
+        if record.status == "KEPT" and number(record.evidence.get("accuracy")) is not None
+    ]
     if not kept:
         return "none yet"
     best = max(kept, key=lambda record: float(record.evidence["accuracy"]))
@@ -119,7 +156,11 @@ def _go(run: Run) -> None:
         plan = planner.plan(run.policy, agent, records, run.id, used.trials + 1, hours_left)
         run.silent = run.silent + 1 if plan.silent else 0
         if run.silent >= SILENT:
-            return _end(progress, f"the language model did not answer {run.silent} times in a row: {plan.silent}", records)
+            return _end(
+                progress,
+                f"the language model did not answer {run.silent} times in a row: {plan.silent}",
+                records,
+            )
         if path := audit(plan.proposal, agent.seed):
             say(f"agent: for you to read: {path}; facts that are wrong there no parameter mends")
         for line in papers.for_people(plan.proposal):
@@ -141,7 +182,9 @@ def _hours_left(run: Run) -> float:
 def _finish(run: Run, progress: Progress, record: Record, plan: planner.Plan | None = None) -> None:
     """Run one experiment to its record; what crashed is a record too, and the loop goes on."""
     leave = functools.partial(papers.write, plan, record) if plan is not None else _nothing
-    done, _ = execution.run(record, progress, papers=leave, resumable=True, hours_left=_hours_left(run))
+    done, _ = execution.run(
+        record, progress, papers=leave, resumable=True, hours_left=_hours_left(run)
+    )
     telling.tell(done)
 
 

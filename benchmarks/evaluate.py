@@ -1,13 +1,16 @@
-"""How long an evaluation takes here and through OpenCompass's own command line: paired, on the same items, model and server.
+"""How long an evaluation takes here and through OpenCompass's own command line: paired, on the same
+items, model and server.
 
 python -m benchmarks.evaluate [--pairs 3] [--full-pairs 1] [--items 200]      (make bench-eval)
 
 1. fifty short questions, the model served already
-2. the four evaluations of the embedded default: three servers against four `opencompass` runs that start a server each
+2. the four evaluations of the embedded default: three servers against four `opencompass` runs that
+start a server each
 
-Both sides use the same server program and the same number of requests in flight, and go first by turns; the verdicts must be the same,
-item by item. Needs a finished run of the default in this working tree (models/, data/benchmark), and a machine that does nothing else.
-Writes reports/benchmarks/evaluate.json.
+Both sides use the same server program and the same number of requests in flight, and go first by
+turns; the verdicts must be the same, item by item. Needs a finished run of the default in this
+working tree (models/, data/benchmark), and a machine that does nothing else. Writes
+reports/benchmarks/evaluate.json.
 """
 
 from __future__ import annotations
@@ -61,21 +64,38 @@ models = [
 work_dir = {work!r}
 """
 STRIP = "def strip(text):\n    return text.strip()\n"
-"""What the default declares for its tasks' answers before they are compared; OpenCompass finds it by its path."""
+"""What the default declares for its tasks' answers before they are compared; OpenCompass finds it
+by its path.
+"""
 
 
 @contextlib.contextmanager
 def served(folder: Path, model: Path, log: str) -> Iterator[str]:
     """A server of this model alone; its URL."""
     port = free_port()
-    argv = [sys.executable, "-m", "stages.evaluate.serve.batching", "--port", str(port), "--dtype", "float32", "--device", "cpu"]
+    argv = [
+        sys.executable,
+        "-m",
+        "stages.evaluate.serve.batching",
+        "--port",
+        str(port),
+        "--dtype",
+        "float32",
+        "--device",
+        "cpu",
+    ]
     with open(folder / log, "wb") as out:
         server = subprocess.Popen(
-            [*argv, "--max-model-len", "1024", "--model", str(model)], cwd=ROOT, stdout=out, stderr=out,
+            [*argv, "--max-model-len", "1024", "--model", str(model)],
+            cwd=ROOT,
+            stdout=out,
+            stderr=out,
             env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
+        )
     try:
-        while subprocess.run(["curl", "-sf", f"http://127.0.0.1:{port}/health"], capture_output=True).returncode:
+        while subprocess.run(
+            ["curl", "-sf", f"http://127.0.0.1:{port}/health"], capture_output=True
+        ).returncode:
             assert server.poll() is None, (folder / log).read_text()
             time.sleep(0.2)
         yield f"http://127.0.0.1:{port}/v1"
@@ -89,13 +109,18 @@ def opencompass(folder: Path, url: str, model: Path, files: dict[str, str]) -> d
     work = folder / "opencompass"
     shutil.rmtree(work, ignore_errors=True)
     base = str(ROOT / "models/base")
-    (folder / "bench_config.py").write_text(CONFIG.format(files=files, model=str(model), url=url, base=base, work=str(work)))
+    (folder / "bench_config.py").write_text(
+        CONFIG.format(files=files, model=str(model), url=url, base=base, work=str(work))
+    )
     (folder / "bench_strip.py").write_text(STRIP)
     command = Path(sys.executable).with_name("opencompass")
     done = subprocess.run(
-        [str(command), str(folder / "bench_config.py"), "--dump-eval-details"], cwd=folder, capture_output=True, text=True,
+        [str(command), str(folder / "bench_config.py"), "--dump-eval-details"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(folder)},
-    )  # fmt: skip
+    )
     found: dict[str, Any] = {}
     for name in files:
         [path] = work.glob(f"*/predictions/model/{name}.json")
@@ -104,7 +129,10 @@ def opencompass(folder: Path, url: str, model: Path, files: dict[str, str]) -> d
         details = json.loads(path.read_text())["details"]
         details = list(details.values()) if isinstance(details, dict) else details
         said = [predictions[str(number)]["prediction"] for number in range(len(predictions))]
-        found[name] = [(text, bool(_first(detail["is_correct"]))) for text, detail in zip(said, details, strict=True)]
+        found[name] = [
+            (text, bool(_first(detail["is_correct"])))
+            for text, detail in zip(said, details, strict=True)
+        ]
     assert done.returncode == 0, done.stderr[-2000:]
     return found
 
@@ -127,26 +155,36 @@ def workspace(folder: Path, items: int) -> Path:
 
 
 def pawl(root: Path, *arguments: str) -> None:
-    env = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"} | {"PYTHONPATH": ""}
-    done = subprocess.run([sys.executable, "-m", *arguments], cwd=root, capture_output=True, text=True, env=env)
+    env = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"} | {
+        "PYTHONPATH": ""
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=root, capture_output=True, text=True, env=env
+    )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
 
 
 def rows_of(root: Path, where: str) -> dict[str, list[tuple[str, bool]]]:
     rows = read_rows(root / "reports" / where, Answer)
-    return {name: [(row.prediction, row.correct) for row in rows if row.benchmark == name] for name in TASKS}
+    return {
+        name: [(row.prediction, row.correct) for row in rows if row.benchmark == name]
+        for name in TASKS
+    }
 
 
 def compare(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, int]:
     pairs = [pair for name in ours for pair in zip(ours[name], theirs[name], strict=True)]
     return {
-        "items": len(pairs), "other_answers": sum(one[0].strip() != other[0].strip() for one, other in pairs),
+        "items": len(pairs),
+        "other_answers": sum(one[0].strip() != other[0].strip() for one, other in pairs),
         "other_verdicts": sum(one[1] != other[1] for one, other in pairs),
-    }  # fmt: skip
+    }
 
 
 def fifty(folder: Path, pairs: int) -> dict[str, Any]:
-    """Fifty questions, served already: imports, requests and scores, from the start of the command to its end."""
+    """Fifty questions, served already: imports, requests and scores, from the start of the command
+    to its end.
+    """
     root = workspace(folder / "fifty", 25)
     model = ROOT / "models/base"
     files = {name: str(root / f"data/benchmark/val/{name}.jsonl") for name in TASKS}
@@ -161,20 +199,28 @@ def fifty(folder: Path, pairs: int) -> dict[str, Any]:
             return opencompass(folder, url, model, files)
 
         we()  # a server's first requests are slower
-        return paired(pairs, we, they, lambda found: compare(rows_of(root, "baseline/val.jsonl"), found))
+        return paired(
+            pairs, we, they, lambda found: compare(rows_of(root, "baseline/val.jsonl"), found)
+        )
 
 
 def four(folder: Path, pairs: int, items: int) -> dict[str, Any]:
-    """Base and fine-tuned, validation and test: servers' starts included on both sides; the merged model is there on both."""
+    """Base and fine-tuned, validation and test: servers' starts included on both sides; the merged
+    model is there on both.
+    """
     root = workspace(folder / "four", items)
     pawl(root, "stages.common.config", "engine=transformers")
     base, adapter = ROOT / "models/base", ROOT / "models/adapter"
     weights = read_json(ROOT / "models/base.json")["weights_sha256"]
     places = {
-        ("baseline", "val"): "baseline/val.jsonl", ("baseline", "test"): "baseline/test.jsonl",
-        ("tuned", "val"): "eval_val/val.jsonl", ("tuned", "test"): "eval_test/test.jsonl",
-    }  # fmt: skip
-    with adapters.merged(base.resolve(), adapter, weights, folder / "merge.log", lambda: None) as merged:
+        ("baseline", "val"): "baseline/val.jsonl",
+        ("baseline", "test"): "baseline/test.jsonl",
+        ("tuned", "val"): "eval_val/val.jsonl",
+        ("tuned", "test"): "eval_test/test.jsonl",
+    }
+    with adapters.merged(
+        base.resolve(), adapter, weights, folder / "merge.log", lambda: None
+    ) as merged:
         shutil.copytree(merged.parent, root / ".pawl/merged", dirs_exist_ok=True)
 
         def we() -> None:
@@ -186,7 +232,9 @@ def four(folder: Path, pairs: int, items: int) -> dict[str, Any]:
             found = {}
             for (name, split), model in zip(places, (base, base, merged, merged), strict=True):
                 with served(folder, model, "four.log") as url:
-                    files = {task: str(root / f"data/benchmark/{split}/{task}.jsonl") for task in TASKS}
+                    files = {
+                        task: str(root / f"data/benchmark/{split}/{task}.jsonl") for task in TASKS
+                    }
                     found[name, split] = opencompass(folder, url, model, files)
             return found
 
@@ -197,8 +245,15 @@ def four(folder: Path, pairs: int, items: int) -> dict[str, Any]:
         return paired(pairs, we, they, same)
 
 
-def paired(pairs: int, we: Callable[[], None], they: Callable[[], Any], same: Callable[[Any], dict[str, int]]) -> dict[str, Any]:
-    """Seconds of both sides, which go first by turns, and whether they say the same of every item."""
+def paired(
+    pairs: int,
+    we: Callable[[], None],
+    they: Callable[[], Any],
+    same: Callable[[Any], dict[str, int]],
+) -> dict[str, Any]:
+    """Seconds of both sides, which go first by turns, and whether they say the same of every
+    item.
+    """
     ours: list[float] = []
     theirs: list[float] = []
     load = round(os.getloadavg()[0], 2)
@@ -212,23 +267,33 @@ def paired(pairs: int, we: Callable[[], None], they: Callable[[], Any], same: Ca
             else:
                 found = they()
                 theirs.append(time.monotonic() - begun)
-    return _figures(ours, theirs, same(found)) | {"pairs": pairs, "load_before": load, "cores": os.cpu_count()}
+    return _figures(ours, theirs, same(found)) | {
+        "pairs": pairs,
+        "load_before": load,
+        "cores": os.cpu_count(),
+    }
 
 
 def _figures(ours: list[float], theirs: list[float], same: dict[str, int]) -> dict[str, Any]:
     ratios = [other / one for one, other in zip(ours, theirs, strict=True)]
     return {
-        "pawl_median_s": round(statistics.median(ours), 1), "opencompass_median_s": round(statistics.median(theirs), 1),
-        "pawl_s": [round(value, 1) for value in ours], "opencompass_s": [round(value, 1) for value in theirs],
-        "median_ratio": round(statistics.median(ratios), 2), "ratios": [round(value, 2) for value in ratios], **same,
-    }  # fmt: skip
+        "pawl_median_s": round(statistics.median(ours), 1),
+        "opencompass_median_s": round(statistics.median(theirs), 1),
+        "pawl_s": [round(value, 1) for value in ours],
+        "opencompass_s": [round(value, 1) for value in theirs],
+        "median_ratio": round(statistics.median(ratios), 2),
+        "ratios": [round(value, 2) for value in ratios],
+        **same,
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.evaluate", description=__doc__)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--full-pairs", type=int, default=1)
-    parser.add_argument("--items", type=int, default=200, help="items of each benchmark in the four evaluations")
+    parser.add_argument(
+        "--items", type=int, default=200, help="items of each benchmark in the four evaluations"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "reports/benchmarks/evaluate.json")
     args = parser.parse_args()
     found: dict[str, Any] = read_json(args.out) if args.out.exists() else {}
@@ -244,11 +309,17 @@ def main() -> int:
             write_json(args.out, found)
     slow = [
         name
-        for name, wanted in (("fifty_questions_served_already", 4), ("four_evaluations_of_the_default", 2))
+        for name, wanted in (
+            ("fifty_questions_served_already", 4),
+            ("four_evaluations_of_the_default", 2),
+        )
         if name in found and found[name]["median_ratio"] < wanted
     ]
     wrong = [name for name, part in found.items() if part["other_verdicts"]]
-    print(f"slower than promised: {', '.join(slow) or 'nothing'}; other verdicts: {', '.join(wrong) or 'none'}")
+    print(
+        f"slower than promised: {', '.join(slow) or 'nothing'}; other verdicts:"
+        f" {', '.join(wrong) or 'none'}"
+    )
     return 1 if slow or wrong else 0
 
 

@@ -1,9 +1,10 @@
 """What `--check` estimates for published models on a GPU, beside what others measured there.
 
-python -m benchmarks.gpu_memory [--write]            prints the section Memory of docs/gpu.md, or writes it there
+python -m benchmarks.gpu_memory [--write]            prints the section Memory of docs/gpu.md, or
+writes it there
 
-Nothing is downloaded: of each model the few sizes that its config.json holds are below. Others write GB and mean GiB, as nvidia-smi and
-PyTorch count.
+Nothing is downloaded: of each model the few sizes that its config.json holds are below. Others
+write GB and mean GiB, as nvidia-smi and PyTorch count.
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ from stages.common.schema import Train
 from stages.train import memory
 
 DOCUMENT = ROOT / "docs/gpu.md"
-BEGIN, END = "<!-- python -m benchmarks.gpu_memory --write -->\n", "<!-- end of benchmarks.gpu_memory -->\n"
+BEGIN, END = (
+    "<!-- python -m benchmarks.gpu_memory --write -->\n",
+    "<!-- end of benchmarks.gpu_memory -->\n",
+)
 
 
 @dataclass(frozen=True)
 class Model:
-    """Sizes of a model. `fused`: its attention has one matrix for queries, keys and values, as Qwen 1 has."""
+    """Sizes of a model. `fused`: its attention has one matrix for queries, keys and values, as Qwen
+    1 has.
+    """
 
     layers: int
     hidden: int
@@ -40,8 +46,17 @@ class Model:
     def linear(self) -> list[tuple[int, int]]:
         """Inputs and outputs of the linear layers of one layer."""
         key = self.hidden // self.heads * self.kv_heads
-        attention = [(self.hidden, self.hidden + 2 * key)] if self.fused else [(self.hidden, self.hidden), *[(self.hidden, key)] * 2]
-        return [*attention, (self.hidden, self.hidden), *[(self.hidden, self.mlp)] * 2, (self.mlp, self.hidden)]
+        attention = (
+            [(self.hidden, self.hidden + 2 * key)]
+            if self.fused
+            else [(self.hidden, self.hidden), *[(self.hidden, key)] * 2]
+        )
+        return [
+            *attention,
+            (self.hidden, self.hidden),
+            *[(self.hidden, self.mlp)] * 2,
+            (self.mlp, self.hidden),
+        ]
 
     def shape(self, rank: int) -> memory.Shape:
         """With an adapter of this rank on every linear layer."""
@@ -52,7 +67,9 @@ class Model:
         weights = self.layers * sum(inputs * outputs for inputs, outputs in self.linear())
         return memory.Shape(
             parameters=embeddings + norms + biases + weights,
-            trainable=self.layers * rank * sum(inputs + outputs for inputs, outputs in self.linear()),
+            trainable=self.layers
+            * rank
+            * sum(inputs + outputs for inputs, outputs in self.linear()),
             layers=self.layers,
             hidden=self.hidden,
             attention=self.hidden + 2 * key,
@@ -75,7 +92,10 @@ MODELS = {
 METHODS: dict[str, dict[str, Any]] = {
     "LoRA": {},
     "LoRA, checkpointing": {"gradient_checkpointing": True},
-    "LoRA, checkpointing, Liger": {"gradient_checkpointing": True, "extra": {"enable_liger_kernel": True}},
+    "LoRA, checkpointing, Liger": {
+        "gradient_checkpointing": True,
+        "extra": {"enable_liger_kernel": True},
+    },
     "QLoRA": {"gradient_checkpointing": True, "quantization_bit": 4},
 }
 
@@ -92,12 +112,21 @@ class Measured:
     gib: dict[int, float]
 
 
-UNSLOTH = Measured("Unsloth", "llama3-8b", "QLoRA", 32, 1, {932: 12, 2551: 16, 5789: 24, 12264: 40, 15502: 48, 28454: 80})
+UNSLOTH = Measured(
+    "Unsloth",
+    "llama3-8b",
+    "QLoRA",
+    32,
+    1,
+    {932: 12, 2551: 16, 5789: 24, 12264: 40, 15502: 48, 28454: 80},
+)
 _LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
 
 
 def _qwen(model: str, *gib: float) -> Measured:
-    return Measured("Qwen", model, "LoRA, checkpointing", 64, 1, dict(zip(_LENGTHS, gib, strict=True)))
+    return Measured(
+        "Qwen", model, "LoRA, checkpointing", 64, 1, dict(zip(_LENGTHS, gib, strict=True))
+    )
 
 
 MEASURED = [
@@ -121,9 +150,16 @@ def estimate(model: str, method: str, tokens: int, batch: int, rank: int) -> flo
 
 
 def differences() -> list[tuple[Measured, int, float, float]]:
-    """Each measurement: its tokens, the estimate, and by what share of the measurement that is off."""
+    """Each measurement: its tokens, the estimate, and by what share of the measurement that is
+    off.
+    """
     return [
-        (one, tokens, found := estimate(one.model, one.method, tokens, one.batch, one.rank), found / gib - 1)
+        (
+            one,
+            tokens,
+            found := estimate(one.model, one.method, tokens, one.batch, one.rank),
+            found / gib - 1,
+        )
         for one in MEASURED
         for tokens, gib in one.gib.items()
     ]
@@ -131,9 +167,18 @@ def differences() -> list[tuple[Measured, int, float, float]]:
 
 def text() -> str:
     lines = [
-        "GiB on each GPU, as `python -m stages.train --check` estimates them, for rows of 4,096 tokens and an adapter of rank",
-        "16 on every linear layer in bfloat16. QLoRA checkpoints gradients too, as train=qlora does. Liger is",
-        "`+train.extra.enable_liger_kernel=true`; held-out rows (`data.eval_fraction`) need whole logits all the same, which",
+        (
+            "GiB on each GPU, as `python -m stages.train --check` estimates them, for rows of 4,096"
+            " tokens and an adapter of rank"
+        ),
+        (
+            "16 on every linear layer in bfloat16. QLoRA checkpoints gradients too, as train=qlora"
+            " does. Liger is"
+        ),
+        (
+            "`+train.extra.enable_liger_kernel=true`; held-out rows (`data.eval_fraction`) need"
+            " whole logits all the same, which"
+        ),
         "`--check` counts and this table does not.",
         "",
         f"| model | batch | {' | '.join(METHODS)} |",
@@ -152,12 +197,17 @@ def text() -> str:
     ]
     for one, tokens, found, off in differences():
         what = f"{one.model}, {one.method}, rank {one.rank}"
-        lines.append(f"| {one.by} | {what} | {tokens:,} | {one.gib[tokens]:g} | {found:.1f} | {round(100 * off):+d} % |")
+        lines.append(
+            f"| {one.by} | {what} | {tokens:,} | {one.gib[tokens]:g} | {found:.1f} |"
+            f" {round(100 * off):+d} % |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help="into docs/gpu.md")
     if not parser.parse_args().write:
         print(text(), end="")

@@ -1,12 +1,14 @@
-"""Which policy needs the fewest experiments? A search of the recorded table of real runs, by the loop's own proposers and gates.
+"""Which policy needs the fewest experiments? A search of the recorded table of real runs, by the
+loop's own proposers and gates.
 
 python -m benchmarks.policies [--seeds 200]            writes reports/agent_policies.md
 
-A seed draws the grid point to start from and the policy's luck. Each policy then proposes, one experiment at a time and with everything
-seen
-so far; the present state moves to whatever is better, as the loop's does. Counted are experiments until one is among the best 5 % of the
-table.
-The metric of these tiny runs is the evaluation loss, shown to the proposers as exp(-loss), which lies between 0 and 1 as an accuracy does.
+A seed draws the grid point to start from and the policy's luck. Each policy then proposes, one
+experiment at a time and with everything seen
+so far; the present state moves to whatever is better, as the loop's does. Counted are experiments
+until one is among the best 5 % of the table.
+The metric of these tiny runs is the evaluation loss, shown to the proposers as exp(-loss), which
+lies between 0 and 1 as an accuracy does.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ Point = dict[str, Any]
 
 def table() -> dict[tuple[Any, ...], float]:
     """Score, exp(-evaluation loss), of each grid point."""
-    return {tuple(run["params"].values()): math.exp(-run["eval_loss"]) for run in json.loads(TABLE.read_text(encoding="utf-8"))}
+    return {
+        tuple(run["params"].values()): math.exp(-run["eval_loss"])
+        for run in json.loads(TABLE.read_text(encoding="utf-8"))
+    }
 
 
 def best(scores: dict[tuple[Any, ...], float], share: float = 0.05) -> set[tuple[Any, ...]]:
@@ -76,9 +81,16 @@ class Search:
 def by_gated_random(search: Search) -> Point | None:
     """Any step of one variable that the gates let pass."""
     known, dice = search.known(), random.Random(f"gated {search.seed} {len(search.seen)}")
-    steps = [(key, value) for key, values in GRID.items() for value in values if value != search.present[key]]
+    steps = [
+        (key, value)
+        for key, values in GRID.items()
+        for value in values
+        if value != search.present[key]
+    ]
     dice.shuffle(steps)
-    return next((passed for key, value in steps if (passed := _passes(search, known, key, value))), None)
+    return next(
+        (passed for key, value in steps if (passed := _passes(search, known, key, value))), None
+    )
 
 
 def _passes(search: Search, known: Known, key: str, value: Any) -> Point | None:
@@ -99,16 +111,28 @@ def by_optuna(search: Search) -> Point | None:
     known = search.known()
     proposal, _ = policy_optuna.propose(known)
     options = gates.clean(proposal, gates.check(proposal, known)) if proposal else []
-    return {**search.present, **{change.key: change.after for change in options[0].changes}} if options else None
+    return (
+        {**search.present, **{change.key: change.after for change in options[0].changes}}
+        if options
+        else None
+    )
 
 
 def by_script(search: Search) -> Point | None:
-    """A scripted proposer in a language model's place: go on where the last step helped, else try the next variable, then the other way."""
+    """A scripted proposer in a language model's place: go on where the last step helped, else try
+    the next variable, then the other way.
+    """
     known = search.known()
     order = list(GRID)
     random.Random(f"script {search.seed}").shuffle(order)
     last = [(set_of, score) for set_of, score in search.seen][-1][0]
-    moved = [key for key in order if len(search.seen) > 1 and last == search.present and search.seen[-2][0].get(key) != last[key]]
+    moved = [
+        key
+        for key in order
+        if len(search.seen) > 1
+        and last == search.present
+        and search.seen[-2][0].get(key) != last[key]
+    ]
     for key in [*moved, *order]:
         values = GRID[key]
         place = values.index(search.present[key])
@@ -128,7 +152,9 @@ POLICIES: dict[str, Callable[[Search], Any]] = {
 
 
 def run(seed: int, name: str, scores: dict[tuple[Any, ...], float]) -> int:
-    """Experiments until one of the best 5 % was measured; where a policy has nothing left to propose, it goes on at random."""
+    """Experiments until one of the best 5 % was measured; where a policy has nothing left to
+    propose, it goes on at random.
+    """
     goal = best(scores)
     start = random.Random(f"start {seed}").choice([point for point in scores if point not in goal])
     search = Search(scores, dict(zip(GRID, start, strict=True)), seed)
@@ -144,37 +170,76 @@ def run(seed: int, name: str, scores: dict[tuple[Any, ...], float]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=200)
     seeds = parser.parse_args().seeds
     scores = table()
     with Pool(2) as pool:
-        needed = {name: pool.map(partial(run, name=name, scores=scores), range(seeds), chunksize=5) for name in POLICIES}
+        needed = {
+            name: pool.map(partial(run, name=name, scores=scores), range(seeds), chunksize=5)
+            for name in POLICIES
+        }
     lines = [
-        "# How many experiments a policy needs", "",
-        f"Generated by `python -m benchmarks.policies --seeds {seeds}` from `benchmarks/tiny_runs.json`:",
+        "# How many experiments a policy needs",
+        "",
+        (
+            f"Generated by `python -m benchmarks.policies --seeds {seeds}` from"
+            " `benchmarks/tiny_runs.json`:"
+        ),
         f"{len(scores)} real trainings of the",
-        "tiny random model by LLaMA-Factory (five learning rates, four ranks, two batch sizes, two warm-ups), recorded by",
-        "`python -m benchmarks.record_runs`. Counted are experiments until one is among the best 5 % of the table",
-        f"({len(best(scores))} of {len(scores)}), from a starting point that the seed draws outside of them; {seeds} seeds.", "",
-        "| policy | mean | median | 90th percentile | saved against random, mean with 95 % interval |", "|---|---|---|---|---|",
-    ]  # fmt: skip
+        (
+            "tiny random model by LLaMA-Factory (five learning rates, four ranks, two batch sizes,"
+            " two warm-ups), recorded by"
+        ),
+        (
+            "`python -m benchmarks.record_runs`. Counted are experiments until one is among the"
+            " best 5 % of the table"
+        ),
+        (
+            f"({len(best(scores))} of {len(scores)}), from a starting point that the seed draws"
+            f" outside of them; {seeds} seeds."
+        ),
+        "",
+        (
+            "| policy | mean | median | 90th percentile | saved against random, mean with 95 %"
+            " interval |"
+        ),
+        "|---|---|---|---|---|",
+    ]
     for name, counts in needed.items():
         saved = [a - b for a, b in zip(needed["random"], counts, strict=True)]
         half = 1.96 * statistics.stdev(saved) / math.sqrt(seeds) if seeds > 1 else 0.0
         middle = statistics.mean(saved)
-        shown = "" if name == "random" else f"{middle:+.1f} [{middle - half:+.1f}, {middle + half:+.1f}]"
+        shown = (
+            ""
+            if name == "random"
+            else f"{middle:+.1f} [{middle - half:+.1f}, {middle + half:+.1f}]"
+        )
         tenth = sorted(counts)[min(seeds - 1, math.ceil(0.9 * seeds) - 1)]
-        lines.append(f"| {name} | {statistics.mean(counts):.1f} | {statistics.median(counts):g} | {tenth} | {shown} |")
+        lines.append(
+            f"| {name} | {statistics.mean(counts):.1f} | {statistics.median(counts):g} | {tenth} |"
+            f" {shown} |"
+        )
     lines += [
         "",
-        "`random` may jump to any point of the table. The others move one variable from the best so far, by a factor of three at",
-        "most, as the gates demand: that costs jumps, and buys differences that can be put down to one variable. Where no such step is",
+        (
+            "`random` may jump to any point of the table. The others move one variable from the"
+            " best so far, by a factor of three at"
+        ),
+        (
+            "most, as the gates demand: that costs jumps, and buys differences that can be put down"
+            " to one variable. Where no such step is"
+        ),
         "left, Optuna moves two",
-        "variables and the others go on at random. The scripted proposer stands for a language model that reads",
+        (
+            "variables and the others go on at random. The scripted proposer stands for a language"
+            " model that reads"
+        ),
         "the history: further where the",
         "last step helped, else the next variable.",
-    ]  # fmt: skip
+    ]
     write_text(REPORT, "\n".join(lines) + "\n")
     print("\n".join(lines))
 

@@ -1,4 +1,5 @@
-"""A million training rows and twenty thousand benchmark items for measuring, seeded: words of a natural frequency, some items planted.
+"""A million training rows and twenty thousand benchmark items for measuring, seeded: words of a
+natural frequency, some items planted.
 
 python benchmarks/rows.py FOLDER --rows 1000000 --items 20000 --planted 1000
 """
@@ -37,7 +38,9 @@ def texts(count: int, lengths: tuple[int, int], seed: int) -> list[list[str]]:
 
 
 def write(folder: Path, rows: int, items: int, planted: int) -> list[int]:
-    """Write items.jsonl and rows.jsonl; returns the rows (counted from 0) that hold 13 words in a row of an item."""
+    """Write items.jsonl and rows.jsonl; returns the rows (counted from 0) that hold 13 words in a
+    row of an item.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(5)
     given = texts(items, WORDS_AN_ITEM, 2)
@@ -49,23 +52,32 @@ def write(folder: Path, rows: int, items: int, planted: int) -> list[int]:
     wanted = set(places)
     with open(folder / "rows.jsonl", "w", encoding="utf-8") as file:
         for start in range(0, rows, 50_000):
-            for at, words in enumerate(texts(min(50_000, rows - start), WORDS_A_ROW, 100 + start), start):
+            for at, words in enumerate(
+                texts(min(50_000, rows - start), WORDS_A_ROW, 100 + start), start
+            ):
                 cut = rng.randint(5, len(words) - 5)
                 if at in wanted:
                     item = rng.choice(given)
                     begin = rng.randint(0, len(item) - 13)
                     where = rng.randint(0, len(words))
                     words[where:where] = item[begin : begin + 13]
-                file.write(json.dumps({"question": " ".join(words[:cut]), "answer": " ".join(words[cut:])}) + "\n")
+                file.write(
+                    json.dumps({"question": " ".join(words[:cut]), "answer": " ".join(words[cut:])})
+                    + "\n"
+                )
     return places
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--items", type=int, default=20_000)
     parser.add_argument("--planted", type=int, default=1_000)
     args = parser.parse_args()
     (args.folder / "planted.json").parent.mkdir(parents=True, exist_ok=True)
-    (args.folder / "planted.json").write_text(json.dumps(write(args.folder, args.rows, args.items, args.planted)))
+    (args.folder / "planted.json").write_text(
+        json.dumps(write(args.folder, args.rows, args.items, args.planted))
+    )

@@ -1,6 +1,8 @@
-"""An OpenAI-compatible server on the loopback interface that answers each chat completion after a fixed time.
+"""An OpenAI-compatible server on the loopback interface that answers each chat completion after a
+fixed time.
 
-python benchmarks/server.py --delay-s 0.2        prints its address and serves until its standard input ends
+python benchmarks/server.py --delay-s 0.2        prints its address and serves until its standard
+input ends
 """
 
 from __future__ import annotations
@@ -12,18 +14,30 @@ import sys
 
 from aiohttp import web
 
-TEXT = "Both numbers are added digit by digit, and the carry is kept. The sum is forty-two.\nAnswer: 42"
+TEXT = (
+    "Both numbers are added digit by digit, and the carry is kept. The sum is"
+    " forty-two.\nAnswer: 42"
+)
 
 
 async def serve(delay_s: float) -> None:
     count = 0
     body = json.dumps(
         {
-            "id": "chatcmpl-bench", "object": "chat.completion", "created": 1, "model": "bench",
-            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": TEXT}}],
+            "id": "chatcmpl-bench",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "bench",
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": "stop",
+                    "message": {"role": "assistant", "content": TEXT},
+                }
+            ],
             "usage": {"prompt_tokens": 60, "completion_tokens": 24, "total_tokens": 84},
         }
-    ).encode()  # fmt: skip
+    ).encode()
 
     async def answer(request: web.Request) -> web.Response:
         nonlocal count
@@ -48,6 +62,8 @@ async def serve(delay_s: float) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--delay-s", type=float, default=0.2)
     asyncio.run(serve(parser.parse_args().delay_s))

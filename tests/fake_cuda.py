@@ -1,4 +1,5 @@
-"""A stand-in for torch.cuda: it shows the GPUs that the stand-in for nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves. Computes nothing.
+"""A stand-in for torch.cuda: it shows the GPUs that the stand-in for nvidia-smi lists and
+CUDA_VISIBLE_DEVICES leaves. Computes nothing.
 
 python -m tests.fake_cuda MODULE [ARGUMENT ...]          runs a module on that machine
 """
@@ -30,15 +31,26 @@ def install() -> None:
     cuda.set_device = lambda device: None
     cuda.current_device = lambda: 0
     cuda.get_device_capability = lambda device=0: card(device).capability
-    cuda.is_bf16_supported = lambda including_emulation=True: including_emulation or card(0).capability >= gpus.BFLOAT16
-    cuda.mem_get_info = lambda device=0: (int(card(device).free_gib * GIB), int(card(device).total_gib * GIB))
+    cuda.is_bf16_supported = lambda including_emulation=True: (
+        including_emulation or card(0).capability >= gpus.BFLOAT16
+    )
+    cuda.mem_get_info = lambda device=0: (
+        int(card(device).free_gib * GIB),
+        int(card(device).total_gib * GIB),
+    )
     cuda.get_device_name = lambda device=0: card(device).name
     cuda.get_device_properties = lambda device=0: SimpleNamespace(
-        name=card(device).name, major=card(device).capability[0], minor=card(device).capability[1],
-        total_memory=int(card(device).total_gib * GIB), multi_processor_count=100,
-    )  # fmt: skip
+        name=card(device).name,
+        major=card(device).capability[0],
+        minor=card(device).capability[1],
+        total_memory=int(card(device).total_gib * GIB),
+        multi_processor_count=100,
+    )
     start = torch.distributed.init_process_group
-    torch.distributed.init_process_group = lambda backend=None, **given: start(backend="gloo", **given)  # NCCL would compute
+    # NCCL would compute
+    torch.distributed.init_process_group = lambda backend=None, **given: start(
+        backend="gloo", **given
+    )
 
 
 def card(device: Any) -> gpus.Card:

@@ -17,16 +17,50 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 FAULTS = (
-    "429", "500", "400", "401", "hang", "cut", "shape", "html", "no_json", "no_usage", "null", "no_choices", "error_200", "length",
-    "reasoning", "tool", "refusal", "parts", "no_parts", "odd_usage", "no_reason", "other_model", "nothing", "endless", "drip",
-    "drip_headers", "redirect",
-)  # fmt: skip
-"""reasoning, tool, refusal, no_parts: a reply without text, as one that thinks, calls or refuses gives; nothing: none counted either."""
+    "429",
+    "500",
+    "400",
+    "401",
+    "hang",
+    "cut",
+    "shape",
+    "html",
+    "no_json",
+    "no_usage",
+    "null",
+    "no_choices",
+    "error_200",
+    "length",
+    "reasoning",
+    "tool",
+    "refusal",
+    "parts",
+    "no_parts",
+    "odd_usage",
+    "no_reason",
+    "other_model",
+    "nothing",
+    "endless",
+    "drip",
+    "drip_headers",
+    "redirect",
+)
+"""reasoning, tool, refusal, no_parts: a reply without text, as one that thinks, calls or refuses
+gives; nothing: none counted either.
+"""
 _PARTS = {
-    "null": {"content": None}, "nothing": {"content": None}, "reasoning": {"content": None, "reasoning_content": "It must be so."},
-    "tool": {"content": None, "tool_calls": [{"id": "1", "type": "function", "function": {"name": "x", "arguments": "{}"}}]},
-    "refusal": {"content": None, "refusal": "I will not."}, "no_parts": {"content": []},
-}  # fmt: skip
+    "null": {"content": None},
+    "nothing": {"content": None},
+    "reasoning": {"content": None, "reasoning_content": "It must be so."},
+    "tool": {
+        "content": None,
+        "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "x", "arguments": "{}"}}
+        ],
+    },
+    "refusal": {"content": None, "refusal": "I will not."},
+    "no_parts": {"content": []},
+}
 
 
 def echo(body: dict[str, Any]) -> str:
@@ -35,10 +69,11 @@ def echo(body: dict[str, Any]) -> str:
 
 
 class FakeServer:
-    """See the module. `hang_s` is how long a hanging request keeps its connection without a word, and how long a drip goes on.
+    """See the module. `hang_s` is how long a hanging request keeps its connection without a word,
+    and how long a drip goes on.
 
-    `elsewhere` is where "redirect" leads; `refuses` names options that get a 400, with the words for it.
-    `get_fault` is the fault of every GET: redirect, endless, drip or drip_headers.
+    `elsewhere` is where "redirect" leads; `refuses` names options that get a 400, with the words
+    for it. `get_fault` is the fault of every GET: redirect, endless, drip or drip_headers.
     """
 
     def __init__(
@@ -54,7 +89,13 @@ class FakeServer:
     ) -> None:
         self.elsewhere = elsewhere
         self.refuses: dict[str, str] = {}
-        self.answer, self.fault, self.models, self.hang_s, self.retry_after_s = answer, fault, models, hang_s, retry_after_s
+        self.answer, self.fault, self.models, self.hang_s, self.retry_after_s = (
+            answer,
+            fault,
+            models,
+            hang_s,
+            retry_after_s,
+        )
         self.bodies: list[dict[str, Any]] = []
         self.authorizations: list[str] = []
         self.in_flight = self.most_in_flight = self.sent_bytes = 0
@@ -72,7 +113,9 @@ class FakeServer:
                     with suppress(BrokenPipeError, ConnectionResetError):
                         fake._go_on(self, get_fault)
                     return None
-                return self.send(200, {"object": "list", "data": [{"id": name} for name in fake.models]})
+                return self.send(
+                    200, {"object": "list", "data": [{"id": name} for name in fake.models]}
+                )
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -90,10 +133,16 @@ class FakeServer:
                     with fake._lock:
                         fake.in_flight -= 1
 
-            def send(self, status: int, value: Any, *, kind: str = "application/json", **headers: str) -> None:
+            def send(
+                self, status: int, value: Any, *, kind: str = "application/json", **headers: str
+            ) -> None:
                 data = value if isinstance(value, bytes) else json.dumps(value).encode()
                 self.send_response(status)
-                for name, text in {"Content-Type": kind, "Content-Length": str(len(data)), **headers}.items():
+                for name, text in {
+                    "Content-Type": kind,
+                    "Content-Length": str(len(data)),
+                    **headers,
+                }.items():
                     self.send_header(name.replace("_", "-"), text)
                 self.end_headers()
                 self.wfile.write(data)
@@ -109,7 +158,9 @@ class FakeServer:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def __enter__(self) -> FakeServer:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        ).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -130,13 +181,18 @@ class FakeServer:
         if fault == "redirect":
             return handler.send(307, {}, Location=self.elsewhere)
         if fault == "429":
-            return handler.send(429, {"error": {"message": "slow down"}}, Retry_After=self.retry_after_s)
+            return handler.send(
+                429, {"error": {"message": "slow down"}}, Retry_After=self.retry_after_s
+            )
         if fault == "500":
             return handler.send(500, {"error": {"message": "something broke"}})
         if fault == "400":
             return handler.send(400, {"error": {"message": "the prompt is too long"}})
         if fault == "401":
-            return handler.send(401, {"error": {"message": f"wrong key: {handler.headers.get('Authorization', '')}"}})
+            return handler.send(
+                401,
+                {"error": {"message": f"wrong key: {handler.headers.get('Authorization', '')}"}},
+            )
         if fault == "hang":
             time.sleep(self.hang_s)
             handler.close_connection = True
@@ -151,7 +207,9 @@ class FakeServer:
             handler.close_connection = True
             return None
         if fault == "html":
-            return handler.send(200, b"<html><body>Welcome to the hotel's network</body></html>", kind="text/html")
+            return handler.send(
+                200, b"<html><body>Welcome to the hotel's network</body></html>", kind="text/html"
+            )
         if fault == "no_json":
             return handler.send(200, b'{"choices": [')
         if fault == "shape":
@@ -167,9 +225,16 @@ class FakeServer:
                 answer["usage"]["completion_tokens"] = answer["usage"]["total_tokens"] = 0
         elif fault == "parts":
             text = answer["choices"][0]["message"]["content"]
-            answer["choices"][0]["message"]["content"] = [{"type": "text", "text": text[:2]}, {"type": "text", "text": text[2:]}]
+            answer["choices"][0]["message"]["content"] = [
+                {"type": "text", "text": text[:2]},
+                {"type": "text", "text": text[2:]},
+            ]
         elif fault == "odd_usage":
-            answer["usage"] = {"prompt_tokens": 2.0, "completion_tokens": -1, "total_tokens": "many"}
+            answer["usage"] = {
+                "prompt_tokens": 2.0,
+                "completion_tokens": -1,
+                "total_tokens": "many",
+            }
         elif fault == "no_reason":
             answer["choices"][0]["finish_reason"] = None
         elif fault == "other_model":
@@ -209,7 +274,16 @@ def completion(text: str, body: dict[str, Any]) -> dict[str, Any]:
     read = sum(len(str(message["content"]).split()) for message in body["messages"])
     written = len(text.split()) + 1
     return {
-        "id": "chatcmpl-fake", "object": "chat.completion", "created": 1, "model": body["model"],
-        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
-        "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
-    }  # fmt: skip
+        "id": "chatcmpl-fake",
+        "object": "chat.completion",
+        "created": 1,
+        "model": body["model"],
+        "choices": [
+            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        ],
+        "usage": {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
+        },
+    }

@@ -1,6 +1,8 @@
-"""What Pawl would run on the machines of tests/gpu_machines.py, and what it says there, as files that a person can read.
+"""What Pawl would run on the machines of tests/gpu_machines.py, and what it says there, as files
+that a person can read.
 
-python -m tests.golden_gpu             writes tests/golden/gpu/MACHINE.json anew (a minute; look at the differences before you commit them)
+python -m tests.golden_gpu             writes tests/golden/gpu/MACHINE.json anew (a minute; look at
+the differences before you commit them)
 python -m tests.golden_gpu --checks    prints the part that needs LLaMA-Factory
 
 The base has the shape of Qwen2.5-7B and no weights.
@@ -40,10 +42,20 @@ from tests.train.rows import write_data
 
 FOLDER = ROOT / "tests" / "golden" / "gpu"
 SHAPE = {
-    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "dtype": "bfloat16", "hidden_size": 3584, "num_hidden_layers": 28,
-    "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064,
-    "max_position_embeddings": 32768, "tie_word_embeddings": False, "eos_token_id": 2, "bos_token_id": 1,
-}  # fmt: skip
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "dtype": "bfloat16",
+    "hidden_size": 3584,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "intermediate_size": 18944,
+    "vocab_size": 152064,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+    "eos_token_id": 2,
+    "bos_token_id": 1,
+}
 GIB = 14.2
 CHECKED = {"local": [], "torchrun": ["launcher=torchrun"]}
 
@@ -75,7 +87,9 @@ def machine(name: str, folder: Path) -> Iterator[pytest.MonkeyPatch]:
 def params(folder: Path, *overrides: str) -> Config:
     path = folder / "params.yaml"
     path.write_text(compose(overrides), encoding="utf-8")
-    return read_params("train", "launcher", "engine", "evaluate", "data", "model", "judge", path=path)
+    return read_params(
+        "train", "launcher", "engine", "evaluate", "data", "model", "judge", path=path
+    )
 
 
 def commands(name: str, folder: Path) -> dict[str, Any]:
@@ -85,7 +99,12 @@ def commands(name: str, folder: Path) -> dict[str, Any]:
         train = {kind: _train(folder, model, f"launcher={kind}") for kind in ("local", "torchrun")}
         serve = {kind: _serve(folder, model, kind, patch) for kind in ("vllm", "vllm_cpu")}
         found = {"train": train, "serve": serve, "doctor": _doctor(folder, patch)}
-    for path, word in ((sys.executable, "python"), (model, "models/base"), (folder, "FOLDER"), (ROOT, "REPOSITORY")):
+    for path, word in (
+        (sys.executable, "python"),
+        (model, "models/base"),
+        (folder, "FOLDER"),
+        (ROOT, "REPOSITORY"),
+    ):
         found = json.loads(json.dumps(found).replace(str(path), word))
     return found
 
@@ -100,8 +119,13 @@ def _train(folder: Path, model: Path, override: str) -> dict[str, Any]:
         return refused(error)
     config = {"dataset_dir": "data/train", "output_dir": str(folder), "use_cpu": use_cpu}
     asked = {"model": str(model), "template": {}, "think_close": ""}
-    argvs = list(launch.plan(config, known.train, known.launcher, folder, known.engine.kind, asked, False))
-    return {"argv": argvs[-1], "env": {key: value for key, value in env.items() if key != "PYTHONPATH"}}
+    argvs = list(
+        launch.plan(config, known.train, known.launcher, folder, known.engine.kind, asked, False)
+    )
+    return {
+        "argv": argvs[-1],
+        "env": {key: value for key, value in env.items() if key != "PYTHONPATH"},
+    }
 
 
 def _serve(folder: Path, model: Path, kind: str, patch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -118,8 +142,14 @@ def _serve(folder: Path, model: Path, kind: str, patch: pytest.MonkeyPatch) -> d
     patch.setattr(engine, "engine_version", lambda kind, python: "the pinned one")
     patch.setattr(server, "started", started)
     try:
-        with engine.serve(params(folder, f"engine={kind}").engine, model, None, folder / "log", weights_sha256="0") as endpoint:
-            told = {key: endpoint.fingerprint[key] for key in ("gpu", "tensor_parallel", "batch_invariant") if key in endpoint.fingerprint}
+        with engine.serve(
+            params(folder, f"engine={kind}").engine, model, None, folder / "log", weights_sha256="0"
+        ) as endpoint:
+            told = {
+                key: endpoint.fingerprint[key]
+                for key in ("gpu", "tensor_parallel", "batch_invariant")
+                if key in endpoint.fingerprint
+            }
     except PawlError as error:
         return refused(error)
     return {"argv": seen[0].argv, "env": seen[0].env, "fingerprint": told}
@@ -146,8 +176,11 @@ def refused(error: PawlError) -> dict[str, Any]:
 
 
 def checks(folder: Path) -> dict[str, dict[str, Any]]:
-    """Of each machine, what `python -m stages.train --check` says there; each in a fork, since a process sees one machine."""
-    for name in ("datasets", "peft", "transformers.trainer"):  # once for all forks; LLaMA-Factory itself looks at the machine when imported
+    """Of each machine, what `python -m stages.train --check` says there; each in a fork, since a
+    process sees one machine.
+    """
+    # once for all forks; LLaMA-Factory itself looks at the machine when imported
+    for name in ("datasets", "peft", "transformers.trainer"):
         importlib.import_module(name)
 
     from stages.fetch_model import tiny
@@ -157,7 +190,10 @@ def checks(folder: Path) -> dict[str, dict[str, Any]]:
     base_config = {**json.loads((folder / "base/config.json").read_text()), **SHAPE}
     write_json(folder / "base/config.json", base_config)
     write_data(folder / "rows", "sft", rows=640, answer="of a usual length, " * 8)
-    return {name: {kind: _in_fork(folder, name, overrides) for kind, overrides in CHECKED.items()} for name in gpu_machines.MACHINES}
+    return {
+        name: {kind: _in_fork(folder, name, overrides) for kind, overrides in CHECKED.items()}
+        for name in gpu_machines.MACHINES
+    }
 
 
 def _in_fork(folder: Path, name: str, overrides: list[str]) -> Any:
@@ -187,7 +223,9 @@ def _check(folder: Path, overrides: list[str], patch: pytest.MonkeyPatch) -> dic
     patch.setattr(room, "machine_gib", lambda: 64.0)
     patch.setattr(room, "own_gib", lambda: 0.0)
     patch.setattr(preflight, "check_disk", lambda *given: 0.0)
-    patch.setattr(stage, "base_model", lambda: ({"name": "a model of 7 billion parameters"}, folder / "base"))
+    patch.setattr(
+        stage, "base_model", lambda: ({"name": "a model of 7 billion parameters"}, folder / "base")
+    )
     patch.setattr(stage, "DATA", folder / "rows")
     try:
         found = stage.check([*overrides, "model=tiny_random"])
@@ -195,16 +233,27 @@ def _check(folder: Path, overrides: list[str], patch: pytest.MonkeyPatch) -> dic
         return refused(error)
     memory = found["memory"]
     return {
-        "estimate_gib": round(memory["estimate_gib"]["total"]), "available_gib": round(memory["available_gib"]),
-        "per": memory["per"], "processes": memory["processes"], "bf16": found["config"].get("bf16"),
-        "warnings": [warning for warning in found["warnings"] if "base that is here" not in warning],
-    }  # fmt: skip
+        "estimate_gib": round(memory["estimate_gib"]["total"]),
+        "available_gib": round(memory["available_gib"]),
+        "per": memory["per"],
+        "processes": memory["processes"],
+        "bf16": found["config"].get("bf16"),
+        "warnings": [
+            warning for warning in found["warnings"] if "base that is here" not in warning
+        ],
+    }
 
 
 def all_checks() -> dict[str, dict[str, Any]]:
     """`checks`, in a process of its own."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-m", "tests.golden_gpu", "--checks"], cwd=ROOT, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.golden_gpu", "--checks"],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
     assert not done.returncode, done.stderr[-4000:]
     return dict(json.loads(done.stdout))
 

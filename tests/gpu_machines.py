@@ -31,9 +31,15 @@ OLD_DRIVER = Gpu("NVIDIA GeForce RTX 4090", 24564, 24100, driver="550.90.07", ca
 TURING = Gpu("Tesla T4", 15360, 15000, capability="7.5")
 VOLTA = Gpu("Tesla V100-SXM2-32GB", 32768, 32000, capability="7.0")
 MACHINES: dict[str, list[Gpu]] = {
-    "1 x 24 GB": [RTX4090], "1 x 80 GB": [H100], "2 x 24 GB, one busy": [BUSY4090, RTX4090], "8 x 80 GB": [H100] * 8, "MIG": [DIVIDED],
-    "no driver": [], "old driver": [OLD_DRIVER], "Turing": [TURING],
-}  # fmt: skip
+    "1 x 24 GB": [RTX4090],
+    "1 x 80 GB": [H100],
+    "2 x 24 GB, one busy": [BUSY4090, RTX4090],
+    "8 x 80 GB": [H100] * 8,
+    "MIG": [DIVIDED],
+    "no driver": [],
+    "old driver": [OLD_DRIVER],
+    "Turing": [TURING],
+}
 
 Make = Callable[..., None]
 

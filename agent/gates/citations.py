@@ -4,9 +4,9 @@
 [source](https://host/path)                 a page of the web
 [lib: peft==0.18.1 peft.LoraConfig.r]       an installed package, in the version that runs
 [experiment: 0002-max-steps-24]             an experiment of ours
-[model card]                                what lies beside the base model: its configuration and its README
-[situation]                                 the present state: model, data, hardware, scores, parameters
-[unverified]                                nothing: a claim from memory
+[model card]                                what lies beside the base model: its configuration and
+its README [situation]                                 the present state: model, data, hardware,
+scores, parameters [unverified]                                nothing: a claim from memory
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Iterable
 
 _TAG = re.compile(
     r"\[PageID:\s*(?P<page>[^\]\n]+?)\s*\]|\[[^\]\n]*\]\((?P<url>https?://[^\s)]+)\)|\[lib:\s*(?P<lib>[^\]\n]+?)\s*\]"
-    r"|\[experiment:\s*(?P<experiment>[^\]\n]+?)\s*\]|(?P<plain>\[situation\]|\[model card\]|\[unverified\])"
+    r"|\[experiment:\s*(?P<experiment>[^\]\n]+?)\s*\]|(?P<plain>\[situation\]|\[model"
+    r" card\]|\[unverified\])"
 )
 UNVERIFIED = "[unverified]"
 SITUATION = "[situation]"
@@ -55,7 +56,9 @@ def tag(citation: str) -> str:
 
 
 def own(citation: str) -> bool:
-    """Whether a citation is of our own state or experiments: facts of ours, and no authority for what to do."""
+    """Whether a citation is of our own state or experiments: facts of ours, and no authority for
+    what to do.
+    """
     return citation == SITUATION or citation.startswith("[experiment: ")
 
 
@@ -64,7 +67,9 @@ def without_tags(text: str) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """Sentences, each with the tags that follow its end; a line break ends one too. Not a full stop within a number, a key or a tag."""
+    """Sentences, each with the tags that follow its end; a line break ends one too. Not a full stop
+    within a number, a key or a tag.
+    """
     held: list[str] = []
 
     def hold(found: re.Match[str]) -> str:
@@ -84,7 +89,8 @@ def sentences(text: str) -> list[str]:
 
 
 def readings(text: str) -> list[tuple[float, ...]]:
-    """The numbers of a text, each as the values that it may be: 1e-3, 0.001 and 1,000 are read, 5 % is 5 and 0.05.
+    """The numbers of a text, each as the values that it may be: 1e-3, 0.001 and 1,000 are read, 5 %
+    is 5 and 0.05.
 
     Digits within a word (SmolLM2, fp16) are none.
     """
@@ -112,17 +118,35 @@ def numbers(text: str) -> list[float]:
 
 
 def holds(source: str, quote: str) -> bool:
-    """Whether a quote stands in a source, word for word and number for number: "a rank of 1" is not in "a rank of 16"."""
+    """Whether a quote stands in a source, word for word and number for number: "a rank of 1" is not
+    in "a rank of 16".
+    """
     said = normal(quote)
     first, last = said[:1], said[-1:]
-    before = r"(?<![\w.+-])" if first.isdigit() else r"(?<!\w)" if first.isalnum() or first in ".,+-" else ""
-    after = r"(?!\w|[.,]\d| ?%)" if last.isdigit() else r"(?!\w)" if last.isalnum() or last in ".,+-" else ""
+    before = (
+        r"(?<![\w.+-])"
+        if first.isdigit()
+        else r"(?<!\w)"
+        if first.isalnum() or first in ".,+-"
+        else ""
+    )
+    after = (
+        r"(?!\w|[.,]\d| ?%)"
+        if last.isdigit()
+        else r"(?!\w)"
+        if last.isalnum() or last in ".,+-"
+        else ""
+    )
     return bool(said) and re.search(before + re.escape(said) + after, normal(source)) is not None
 
 
 def normal(text: str) -> str:
-    """Words and signs in one form, so that a quote is found whatever its line breaks, quotation marks and capitals."""
-    text = text.translate({0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x2013: "-", 0x2014: "-", 0x00A0: " "})
+    """Words and signs in one form, so that a quote is found whatever its line breaks, quotation
+    marks and capitals.
+    """
+    text = text.translate(
+        {0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x2013: "-", 0x2014: "-", 0x00A0: " "}
+    )
     return " ".join(text.replace("`", "").replace("*", "").split()).casefold()
 
 

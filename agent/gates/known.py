@@ -1,4 +1,6 @@
-"""What the gates know: everything they judge a proposal by, gathered before, so that each of them is a function of two values."""
+"""What the gates know: everything they judge a proposal by, gathered before, so that each of them
+is a function of two values.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Tried:
-    """A finished experiment: its folder, in words what came of it, its parameters as far as they differ from `Known.params`.
+    """A finished experiment: its folder, in words what came of it, its parameters as far as they
+    differ from `Known.params`.
 
     `accuracy` is None where it crashed.
     """
@@ -40,7 +43,8 @@ class Tried:
 class Situation:
     """The present state in the words and numbers that a specific proposal names.
 
-    `chat`: the base model has a chat template; `instruct`: it was tuned to follow instructions, which a template alone does not say.
+    `chat`: the base model has a chat template; `instruct`: it was tuned to follow instructions,
+    which a template alone does not say.
     """
 
     model: str
@@ -60,11 +64,14 @@ class Known:
     Attributes:
         params: the present parameters by dotted key.
         sources: the text behind each citation.
-        angles: what each page covers (model, framework, problem), by citation: an angle that has a page must be quoted.
+        angles: what each page covers (model, framework, problem), by citation: an angle that has a
+            page must be quoted.
         arguments: configuration keys of LLaMA-Factory's argument classes.
         resolve: composes overrides; gives what is refused about them, or "".
-        repeats: the finished experiment that overrides would repeat, by the hash of what they compose to; "" where there is none.
-        memory: asks the training stage whether overrides fit into memory; "" where they do, or where it cannot say.
+        repeats: the finished experiment that overrides would repeat, by the hash of what they
+            compose to; "" where there is none.
+        memory: asks the training stage whether overrides fit into memory; "" where they do, or
+            where it cannot say.
         hours_left: of the budget; 0: no limit.
         gain: judge.min_effect, the smallest difference worth having.
     """

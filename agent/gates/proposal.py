@@ -1,4 +1,6 @@
-"""What is proposed: two or three ranked options, the same object whoever proposes, and the schema a language model's reply must fit."""
+"""What is proposed: two or three ranked options, the same object whoever proposes, and the schema a
+language model's reply must fit.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,13 @@ class Change:
 
     @property
     def ratio(self) -> float | None:
-        """after / before; None where one of them is no positive number, since 0 and -1 mean off or all."""
-        if any(isinstance(each, bool) or not isinstance(each, int | float) or each <= 0 for each in (self.before, self.after)):
+        """after / before; None where one of them is no positive number, since 0 and -1 mean off or
+        all.
+        """
+        if any(
+            isinstance(each, bool) or not isinstance(each, int | float) or each <= 0
+            for each in (self.before, self.after)
+        ):
             return None
         return float(self.after) / float(self.before)
 
@@ -33,7 +40,9 @@ class Change:
     def numeric(self) -> bool:
         """A number comes out, and one was there, or nothing."""
         given = [each for each in (self.before, self.after) if each is not None]
-        return self.after is not None and all(isinstance(each, int | float) and not isinstance(each, bool) for each in given)
+        return self.after is not None and all(
+            isinstance(each, int | float) and not isinstance(each, bool) for each in given
+        )
 
     @property
     def override(self) -> str:
@@ -45,11 +54,19 @@ class Change:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.3g} times" if ratio >= 1 else f"a {1 / ratio:.3g}th" if ratio < 0.5 else f"{ratio:.3g} times"
+    return (
+        f"{ratio:.3g} times"
+        if ratio >= 1
+        else f"a {1 / ratio:.3g}th"
+        if ratio < 0.5
+        else f"{ratio:.3g} times"
+    )
 
 
 def hydra_value(value: Any) -> str:
-    """A scalar as an override's right side; a text that could be read as anything else is quoted."""
+    """A scalar as an override's right side; a text that could be read as anything else is
+    quoted.
+    """
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -98,7 +115,8 @@ class Option:
         kind: a parameter of training or data; the quality of the data; the variant of the model.
         several: why more than one variable changes ("" where one does).
         different: what sets it apart from an experiment that was close to it ("" where none was).
-        disagreement: where sources disagree, what each says, and that the conservative value is taken.
+        disagreement: where sources disagree, what each says, and that the conservative value is
+            taken.
         at_least: of METRIC, for a success.
         instead: the option to turn to where this one fails, and `when` that is seen.
     """
@@ -125,13 +143,24 @@ class Option:
 
     def prose(self) -> dict[str, str]:
         """The texts in which a claim needs a source, by name."""
-        texts = {"why": self.why, "several": self.several, "different": self.different, "disagreement": self.disagreement}
-        return {name: text for name, text in {**texts, "expected": self.expected, "when": self.when}.items() if text.strip()}
+        texts = {
+            "why": self.why,
+            "several": self.several,
+            "different": self.different,
+            "disagreement": self.disagreement,
+        }
+        return {
+            name: text
+            for name, text in {**texts, "expected": self.expected, "when": self.when}.items()
+            if text.strip()
+        }
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Ranked options, the first one first, and what was verified of the model and its training before."""
+    """Ranked options, the first one first, and what was verified of the model and its training
+    before.
+    """
 
     verified: str
     options: tuple[Option, ...]
@@ -145,23 +174,50 @@ class Proposal:
 
 def from_json(value: dict[str, Any], policy: str) -> Proposal:
     """A reply that fits SCHEMA, as a Proposal."""
-    return Proposal(verified=str(value["verified"]), options=tuple(_option(each) for each in value["options"]), policy=policy)
+    return Proposal(
+        verified=str(value["verified"]),
+        options=tuple(_option(each) for each in value["options"]),
+        policy=policy,
+    )
 
 
 def _option(value: dict[str, Any]) -> Option:
     return Option(
-        name=value["name"], kind=value["kind"], changes=tuple(Change(each["key"], each["before"],
-        each["after"]) for each in value["changes"]),
-        why=value["why"], evidence=tuple(Quote(each["quote"], each["citation"], each["about"]) for each in value["evidence"]),
-        expected=value["expected"], pitfalls=tuple(Pitfall(each["metric"], each["direction"], each["step"]) for each in value["pitfalls"]),
-        at_least=float(value["success"]["at_least"]) if value["success"]["metric"] == METRIC else math.nan,
-        instead=value["failure_plan"]["option"], when=value["failure_plan"]["when"], several=value["several"], different=value["different"],
-        disagreement=value["disagreement"], effort=value["effort"], risk=value["risk"],
-    )  # fmt: skip
+        name=value["name"],
+        kind=value["kind"],
+        changes=tuple(
+            Change(each["key"], each["before"], each["after"]) for each in value["changes"]
+        ),
+        why=value["why"],
+        evidence=tuple(
+            Quote(each["quote"], each["citation"], each["about"]) for each in value["evidence"]
+        ),
+        expected=value["expected"],
+        pitfalls=tuple(
+            Pitfall(each["metric"], each["direction"], each["step"]) for each in value["pitfalls"]
+        ),
+        at_least=(
+            float(value["success"]["at_least"])
+            if value["success"]["metric"] == METRIC
+            else math.nan
+        ),
+        instead=value["failure_plan"]["option"],
+        when=value["failure_plan"]["when"],
+        several=value["several"],
+        different=value["different"],
+        disagreement=value["disagreement"],
+        effort=value["effort"],
+        risk=value["risk"],
+    )
 
 
 def _object(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
 def _text(about: str, limit: int = 1500) -> dict[str, Any]:
@@ -170,32 +226,65 @@ def _text(about: str, limit: int = 1500) -> dict[str, Any]:
 
 _SCALAR = {"type": ["string", "number", "boolean", "null"]}
 SCHEMA: dict[str, Any] = _object(
-    verified=_text("What you checked of the model's architecture, its variant and its training set-up, each sentence with its citation."),
+    verified=_text(
+        "What you checked of the model's architecture, its variant and its training set-up, each"
+        " sentence with its citation."
+    ),
     options={
-        "type": "array", "minItems": 2, "maxItems": 3,
+        "type": "array",
+        "minItems": 2,
+        "maxItems": 3,
         "items": _object(
             name={"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{0,39}$"},
             kind={"type": "string", "enum": list(KINDS)},
-            changes={"type": "array", "maxItems": 4, "items": _object(key={"type": "string", "maxLength": 100}, before=_SCALAR,
-            after=_SCALAR)},
-            why=_text("Names the model, the number of training rows, the present accuracy and the hardware."),
-            several=_text("Why more than one variable changes; empty where one does."),
-            different=_text("What sets it apart from close experiments; empty where none is close."),
-            evidence={
-                "type": "array", "maxItems": 8,
-                "items": _object(quote=_text("5 to 30 words, exactly as in the source", 400), citation=_text("as shown above it", 400),
-                                 about={"type": "string", "enum": list(ABOUT)}),
+            changes={
+                "type": "array",
+                "maxItems": 4,
+                "items": _object(
+                    key={"type": "string", "maxLength": 100}, before=_SCALAR, after=_SCALAR
+                ),
             },
-            disagreement=_text("Where sources disagree: what each says, and the conservative value that is taken; empty where they agree."),
+            why=_text(
+                "Names the model, the number of training rows, the present accuracy and the"
+                " hardware."
+            ),
+            several=_text("Why more than one variable changes; empty where one does."),
+            different=_text(
+                "What sets it apart from close experiments; empty where none is close."
+            ),
+            evidence={
+                "type": "array",
+                "maxItems": 8,
+                "items": _object(
+                    quote=_text("5 to 30 words, exactly as in the source", 400),
+                    citation=_text("as shown above it", 400),
+                    about={"type": "string", "enum": list(ABOUT)},
+                ),
+            },
+            disagreement=_text(
+                "Where sources disagree: what each says, and the conservative value that is taken;"
+                " empty where they agree."
+            ),
             expected=_text("The effect on accuracy that you expect, and why."),
-            pitfalls={"type": "array", "minItems": 1, "maxItems": 4, "items": _object(
-                metric={"type": "string", "maxLength": 60}, direction={"type": "string", "enum": ["up", "down", "flat"]},
-                step={"type": "integer", "minimum": 0})},
+            pitfalls={
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 4,
+                "items": _object(
+                    metric={"type": "string", "maxLength": 60},
+                    direction={"type": "string", "enum": ["up", "down", "flat"]},
+                    step={"type": "integer", "minimum": 0},
+                ),
+            },
             effort={"type": "string", "enum": list(LEVELS)},
             risk={"type": "string", "enum": list(LEVELS)},
-            success=_object(metric={"type": "string", "maxLength": 60}, at_least={"type": "number"}),
-            failure_plan=_object(option=_text("the name of another option", 40), when=_text("what is seen then", 400)),
+            success=_object(
+                metric={"type": "string", "maxLength": 60}, at_least={"type": "number"}
+            ),
+            failure_plan=_object(
+                option=_text("the name of another option", 40), when=_text("what is seen then", 400)
+            ),
         ),
     },
-)  # fmt: skip
+)
 """What a language model's reply has to fit; the gates check what it says."""

@@ -1,6 +1,8 @@
-"""A quote is 5 to 30 words that stand in the cited source; an option has two sources at least, one of them not our own.
+"""A quote is 5 to 30 words that stand in the cited source; an option has two sources at least, one
+of them not our own.
 
-For each parameter that changes, a source that is not our own is quoted about it or about its effect.
+For each parameter that changes, a source that is not our own is quoted about it or about its
+effect.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ SOURCES = 2
 
 
 def check(proposal: Proposal, known: Known) -> list[Refusal]:
-    return [Refusal("quotes", option.name, reason) for option in proposal.options for reason in _wrong(option, known)]
+    return [
+        Refusal("quotes", option.name, reason)
+        for option in proposal.options
+        for reason in _wrong(option, known)
+    ]
 
 
 def _wrong(option: Option, known: Known) -> list[str]:
@@ -23,20 +29,29 @@ def _wrong(option: Option, known: Known) -> list[str]:
     for quote in option.evidence:
         citation, length = tag(quote.citation), words(quote.text)
         if not FEWEST <= length <= MOST:
-            reasons.append(f'a quote of {length} words, not {FEWEST} to {MOST}: "{quote.text[:120]}"')
+            reasons.append(
+                f'a quote of {length} words, not {FEWEST} to {MOST}: "{quote.text[:120]}"'
+            )
         elif citation in known.sources and not holds(known.sources[citation], quote.text):
             reasons.append(f'not in {citation} as quoted: "{quote.text[:160]}"')
         elif citation in known.sources:
             cited.add(citation)
             standing += [] if own(citation) else [quote]
     if known.mode != "none" and len(cited) < SOURCES:
-        reasons.append(f"{len(cited)} source(s) with a quote that stands in it, fewer than {SOURCES}")
+        reasons.append(
+            f"{len(cited)} source(s) with a quote that stands in it, fewer than {SOURCES}"
+        )
     elif known.mode != "none" and all(own(citation) for citation in cited):
-        reasons.append("quotes nothing but our own state and experiments; quote a source that was read, too")
+        reasons.append(
+            "quotes nothing but our own state and experiments; quote a source that was read, too"
+        )
     elif known.mode != "none":
         for change in option.changes:
             if not any(concerns(change.key, quote.text, tag(quote.citation)) for quote in standing):
-                reasons.append(f"no quote is about {change.key} or its effect: quote a source on that parameter")
+                reasons.append(
+                    f"no quote is about {change.key} or its effect: quote a source on that"
+                    " parameter"
+                )
     if known.mode == "none" and any(tag(quote.citation) != UNVERIFIED for quote in option.evidence):
         reasons.append("no source could be read, so there is nothing to quote")
     return reasons

@@ -1,4 +1,6 @@
-"""An option is about this model, this data, this score and this machine, with the values that there are, and changes one thing."""
+"""An option is about this model, this data, this score and this machine, with the values that there
+are, and changes one thing.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,41 @@ from agent.gates.proposal import Option, Proposal
 
 
 def check(proposal: Proposal, known: Known) -> list[Refusal]:
-    refused = [Refusal("specific", option.name, reason) for option in proposal.options for reason in _wrong(option, known)]
+    refused = [
+        Refusal("specific", option.name, reason)
+        for option in proposal.options
+        for reason in _wrong(option, known)
+    ]
     names = [option.name for option in proposal.options]
-    if not [name for name in tags(proposal.verified) if name != UNVERIFIED] and known.mode != "none":
-        refused.append(Refusal("specific", "", "`verified` names no source for what was checked of the model and its training"))
+    if (
+        not [name for name in tags(proposal.verified) if name != UNVERIFIED]
+        and known.mode != "none"
+    ):
+        refused.append(
+            Refusal(
+                "specific",
+                "",
+                "`verified` names no source for what was checked of the model and its training",
+            )
+        )
     if len(set(names)) < len(names) or not 2 <= len(names) <= 3:
         refused.append(
-            Refusal("specific", "", f"two or three options with names of their own are wanted, not {', '.join(names) or 'none'}")
+            Refusal(
+                "specific",
+                "",
+                "two or three options with names of their own are wanted, not"
+                f" {', '.join(names) or 'none'}",
+            )
         )
     return refused
 
 
 def _wrong(option: Option, known: Known) -> list[str]:
     there, reasons = known.situation, []
-    said, found = normal(f"{option.why} {option.expected}"), numbers(f"{option.why} {option.expected}")
+    said, found = (
+        normal(f"{option.why} {option.expected}"),
+        numbers(f"{option.why} {option.expected}"),
+    )
     lacking = []
     if normal(there.model) not in said and normal(there.model.partition(" (")[0]) not in said:
         lacking.append(f"the model ({there.model})")
@@ -56,4 +79,6 @@ def _named(key: str, text: str) -> bool:
 
 
 def _about(value: float, accuracy: float) -> bool:
-    return math.isclose(value, accuracy, abs_tol=0.00051) or math.isclose(value, 100 * accuracy, abs_tol=0.051)
+    return math.isclose(value, accuracy, abs_tol=0.00051) or math.isclose(
+        value, 100 * accuracy, abs_tol=0.051
+    )

@@ -1,7 +1,7 @@
 """No claim without a source, and no source that does not hold the claim's numbers.
 
-A claim is every sentence of a proposal, since a fact needs no number to be wrong ("Llama uses grouped-query attention"). The one
-exception is the condition of a failure plan.
+A claim is every sentence of a proposal, since a fact needs no number to be wrong ("Llama uses
+grouped-query attention"). The one exception is the condition of a failure plan.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from agent.gates.proposal import Option, Proposal
 
 _ADVICE = re.compile(
     r"\b(should|must|recommend\w*|suggest\w*|advis\w+|prefer\w*|use|using|set|try|increas\w+|decreas\w+|rais\w+|lower\w*|reduc\w+|halv\w+|doubl\w+"
-    r"|enabl\w+|disabl\w+|better|best|optimal|typical\w*|usual\w*|common\w*|default\w*)\b", re.IGNORECASE,
-)  # fmt: skip
+    r"|enabl\w+|disabl\w+|better|best|optimal|typical\w*|usual\w*|common\w*|default\w*)\b",
+    re.IGNORECASE,
+)
 _CONDITION = "when"
 _KEY = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b|\b(?:train|data|model)\.\w+")
 
@@ -28,11 +29,18 @@ def check(proposal: Proposal, known: Known) -> list[Refusal]:
         count += len(tags(text))
         for position, sentence in enumerate(sentences(text)):
             asserts = field != _CONDITION or position > 0
-            if reason := _wrong(sentence, known, next((each for each in proposal.options if each.name == option), None), asserts):
+            if reason := _wrong(
+                sentence,
+                known,
+                next((each for each in proposal.options if each.name == option), None),
+                asserts,
+            ):
                 refused.append(Refusal("tags", option, f'{field}: {reason}: "{sentence[:160]}"'))
     count += sum(len(option.evidence) for option in proposal.options)
     if count < known.agent.min_tags:
-        refused.append(Refusal("tags", "", f"{count} citations in all, fewer than {known.agent.min_tags}"))
+        refused.append(
+            Refusal("tags", "", f"{count} citations in all, fewer than {known.agent.min_tags}")
+        )
     return refused
 
 
@@ -57,12 +65,18 @@ def _wrong(sentence: str, known: Known, option: Option | None, asserts: bool) ->
 
 
 def _own(option: Option | None) -> set[float]:
-    """What an option may say of itself: its values, their ratio and its reverse, its steps, its gate, the experiment's count."""
+    """What an option may say of itself: its values, their ratio and its reverse, its steps, its
+    gate, the experiment's count.
+    """
     if option is None:
         return set()
     values: set[float] = {option.at_least, 100 * option.at_least, float(len(option.changes)), 1.0}
     for change in option.changes:
-        values |= {float(each) for each in (change.before, change.after) if isinstance(each, int | float) and not isinstance(each, bool)}
+        values |= {
+            float(each)
+            for each in (change.before, change.after)
+            if isinstance(each, int | float) and not isinstance(each, bool)
+        }
         values |= {change.ratio, 1 / change.ratio} if change.ratio else set()
     return values | {float(pitfall.step) for pitfall in option.pitfalls}
 

@@ -1,4 +1,6 @@
-"""What was fetched, kept on disk with its date, so that a run that is taken up again pays and waits for nothing twice."""
+"""What was fetched, kept on disk with its date, so that a run that is taken up again pays and waits
+for nothing twice.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ FOLDER = ROOT / ".pawl" / "agent"
 
 
 class Cache:
-    """Texts by name in a folder; older than `keep_s` seconds they are gone. A broken file is no entry."""
+    """Texts by name in a folder; older than `keep_s` seconds they are gone. A broken file is no
+    entry.
+    """
 
     def __init__(self, folder: Path, keep_s: float) -> None:
         self.folder, self.keep_s = folder, keep_s
@@ -29,10 +33,19 @@ class Cache:
         try:
             entry = json.loads(self._path(name).read_text(encoding="utf-8"))
             if entry["name"] == name and time.time() - float(entry["at"]) < self.keep_s:
-                return str(entry["text"]), time.strftime("%Y-%m-%d", time.gmtime(float(entry["at"])))
+                return str(entry["text"]), time.strftime(
+                    "%Y-%m-%d", time.gmtime(float(entry["at"]))
+                )
         except (OSError, ValueError, KeyError, TypeError):
             pass
         return None, ""
 
     def put(self, name: str, text: str) -> None:
-        write_json(self._path(name), {"name": name, "at": time.time(), "text": text.encode("utf-8", "replace").decode("utf-8")})
+        write_json(
+            self._path(name),
+            {
+                "name": name,
+                "at": time.time(),
+                "text": text.encode("utf-8", "replace").decode("utf-8"),
+            },
+        )

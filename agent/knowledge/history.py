@@ -1,4 +1,6 @@
-"""What was tried: one folder an experiment in experiments/, the journal, and the lineage tree that a person reads."""
+"""What was tried: one folder an experiment in experiments/, the journal, and the lineage tree that
+a person reads.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,19 @@ BASELINE = "reports/baseline"
 """What is compared with as long as nothing is kept."""
 FINISHED = ("KEPT", "DISCARDED", "INCONCLUSIVE", "CRASHED")
 LOOKS = EXPERIMENTS / "looks.jsonl"
-"""Every look at the validation items, which the judge writes down; never restored, never dropped, committed with each record."""
-FILES = ("record.json", "current.yaml", "params.yaml", "val.jsonl", "val.json", "judge.json", "proposal.json", "proposal.md")
+"""Every look at the validation items, which the judge writes down; never restored, never dropped,
+committed with each record.
+"""
+FILES = (
+    "record.json",
+    "current.yaml",
+    "params.yaml",
+    "val.jsonl",
+    "val.json",
+    "judge.json",
+    "proposal.json",
+    "proposal.md",
+)
 """What an experiment's folder may hold."""
 FOLDER_NAME = re.compile(r"(\d{4,})-([a-z0-9][a-z0-9-]*)")
 
@@ -38,14 +51,21 @@ class Record:
         incumbent: what the judge compared with, a path: reports/baseline, or experiments/NNNN-slug.
         changes: {key, before, after}, against the parent's resolved parameters.
         commit: the commit that the experiment started from.
-        evidence: n, accuracy, incumbent_accuracy, difference, low, high (95 %), p, and the same under `benchmarks`; validation only.
-        fingerprint: hash of the resolved parameters but for seeds and names; the same one twice is a repetition.
+        evidence: n, accuracy, incumbent_accuracy, difference, low, high (95 %), p, and the same
+            under `benchmarks`; validation only.
+        fingerprint: hash of the resolved parameters but for seeds and names; the same one twice is
+            a repetition.
         reason: why it crashed, and `words`: what the judge's explain-failure says to it.
-        overrides: what was changed, as key=value, on the state of `commit`; enough to take a run up that was cut short.
-        expected: what the proposal expects, and `gate` what it calls a success: {metric, at_least}, with `met` once it is finished.
-        policy, run, trial: who proposed it, in which run of the agent, and as which experiment of it; empty for `try`.
-        curve: the judge's reading of the training loss: {shape, learning_rate, overfitting}; of training rows alone.
-        cost: {llm, prompt_tokens, output_tokens, gpu_hours} of planning and running it; what a stage took from the cache costs nothing.
+        overrides: what was changed, as key=value, on the state of `commit`; enough to take a run up
+            that was cut short.
+        expected: what the proposal expects, and `gate` what it calls a success: {metric, at_least},
+            with `met` once it is finished.
+        policy, run, trial: who proposed it, in which run of the agent, and as which experiment of
+            it; empty for `try`.
+        curve: the judge's reading of the training loss: {shape, learning_rate, overfitting}; of
+            training rows alone.
+        cost: {llm, prompt_tokens, output_tokens, gpu_hours} of planning and running it; what a
+            stage took from the cache costs nothing.
     """
 
     number: int
@@ -82,9 +102,16 @@ class Record:
 
     @property
     def own_changes(self) -> list[dict[str, Any]]:
-        """What the experiment itself changed, first what was given: not the settings of judge and launcher that older records carry."""
+        """What the experiment itself changed, first what was given: not the settings of judge and
+        launcher that older records carry.
+        """
         given = {override.partition("=")[0] for override in self.overrides}
-        mine = [each for each in self.changes if each.get("key") in given or str(each.get("key")).startswith(("model.", "data.", "train."))]
+        mine = [
+            each
+            for each in self.changes
+            if each.get("key") in given
+            or str(each.get("key")).startswith(("model.", "data.", "train."))
+        ]
         return sorted(mine, key=lambda change: change.get("key") not in given)
 
     @property
@@ -97,7 +124,9 @@ class Record:
 
 
 def read_history(folder: Path = EXPERIMENTS) -> tuple[list[Record], list[str]]:
-    """All records, oldest first, and a line for each folder that is no experiment of ours or is broken."""
+    """All records, oldest first, and a line for each folder that is no experiment of ours or is
+    broken.
+    """
     records, broken = [], []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not path.is_dir() or path.name.startswith("."):
@@ -144,7 +173,10 @@ def read_record(folder: Path) -> Record:
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:
-    kinds = [getattr(kind, "__origin__", kind) for kind in (get_args(hint) if type(None) in get_args(hint) else (hint,))]
+    kinds = [
+        getattr(kind, "__origin__", kind)
+        for kind in (get_args(hint) if type(None) in get_args(hint) else (hint,))
+    ]
     return (*kinds, int) if float in kinds else tuple(kinds)
 
 
@@ -162,9 +194,15 @@ def write_journal(records: list[Record]) -> None:
     lines = [
         "# Journal of experiments",
         "",
-        "Generated by `python -m agent` from the folders beside it; edits are overwritten. Numbers are of the validation split.",
+        (
+            "Generated by `python -m agent` from the folders beside it; edits are overwritten."
+            " Numbers are of the validation split."
+        ),
         "",
-        "| number | name | status | what changed | accuracy | difference (95 % interval) | p | hypothesis |",
+        (
+            "| number | name | status | what changed | accuracy | difference (95 % interval) | p |"
+            " hypothesis |"
+        ),
         "|---|---|---|---|---|---|---|---|",
     ]
     for record in records:
@@ -176,8 +214,14 @@ def write_journal(records: list[Record]) -> None:
 
 
 def changes(record: Record) -> str:
-    parts = [f"{change.get('key')} {change.get('before')} → {change.get('after')}" for change in record.own_changes]
-    return ", ".join(parts[:4]) + (f" and {len(parts) - 4} more" if len(parts) > 4 else "") or "(starting point)"
+    parts = [
+        f"{change.get('key')} {change.get('before')} → {change.get('after')}"
+        for change in record.own_changes
+    ]
+    return (
+        ", ".join(parts[:4]) + (f" and {len(parts) - 4} more" if len(parts) > 4 else "")
+        or "(starting point)"
+    )
 
 
 def accuracy(record: Record) -> str:
@@ -198,7 +242,11 @@ def p_value(record: Record) -> str:
 
 
 def number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+    return (
+        float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        else None
+    )
 
 
 def as_json(records: list[Record]) -> list[dict[str, Any]]:
@@ -206,29 +254,57 @@ def as_json(records: list[Record]) -> list[dict[str, Any]]:
 
 
 def tree(records: list[Record], width: int = 100) -> list[str]:
-    """The lineage, newest last: the line of kept experiments goes straight down, each try hangs from the one that it started from."""
-    heirs = {record.parent: record.folder for record in records if record.status == "KEPT"}  # the last one kept of each parent goes on
+    """The lineage, newest last: the line of kept experiments goes straight down, each try hangs
+    from the one that it started from.
+    """
+    # the last one kept of each parent goes on
+    heirs = {record.parent: record.folder for record in records if record.status == "KEPT"}
     depth: dict[str, int] = {}
     for record in records:  # a parent is older, so its depth is known
-        depth[record.folder] = min(6, depth[record.parent] + (heirs.get(record.parent) != record.folder)) if record.parent in depth else 0
+        depth[record.folder] = (
+            min(6, depth[record.parent] + (heirs.get(record.parent) != record.folder))
+            if record.parent in depth
+            else 0
+        )
     margin = 2 * max(depth.values(), default=0) + 2
     return [
-        fit(_row(record, ("│ " * (depth[record.folder] - 1) + "├─" if depth[record.folder] else "●").ljust(margin)), width)
+        fit(
+            _row(
+                record,
+                ("│ " * (depth[record.folder] - 1) + "├─" if depth[record.folder] else "●").ljust(
+                    margin
+                ),
+            ),
+            width,
+        )
         for record in records
     ]
 
 
 def _row(record: Record, branch: str) -> str:
-    what = [changes(record) if record.own_changes else "", f"crashed: {record.reason}" if record.reason else "", record.hypothesis]
+    what = [
+        changes(record) if record.own_changes else "",
+        f"crashed: {record.reason}" if record.reason else "",
+        record.hypothesis,
+    ]
     text = plain("; ".join(part for part in what if part))
-    return f"{branch}{record.number:04d} {record.status:<12} {difference(record):<23} {record.slug}: {text}"
+    return (
+        f"{branch}{record.number:04d} {record.status:<12} {difference(record):<23} {record.slug}:"
+        f" {text}"
+    )
 
 
 def fit(text: str, width: int) -> str:
     """Cut to `width` columns of a terminal; East Asian characters and emoji take two."""
     columns = 0
     for position, character in enumerate(text):
-        columns += 2 if unicodedata.east_asian_width(character) in "WF" else 0 if unicodedata.combining(character) else 1
+        columns += (
+            2
+            if unicodedata.east_asian_width(character) in "WF"
+            else 0
+            if unicodedata.combining(character)
+            else 1
+        )
         if columns > width - (position < len(text) - 1):
             return text[:position].rstrip() + "…"
     return text

@@ -1,4 +1,6 @@
-"""experiments/lessons.md: what the finished experiments have taught, each rule with the experiments that it rests on."""
+"""experiments/lessons.md: what the finished experiments have taught, each rule with the experiments
+that it rests on.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ one experiment is one observation, and differences are of validation accuracy wi
 
 
 def distil(records: Sequence[Record]) -> list[str]:
-    """One rule for each parameter and direction that was tried, most experiments first, then the combinations and the crashes.
+    """One rule for each parameter and direction that was tried, most experiments first, then the
+    combinations and the crashes.
 
-    Only where one parameter alone was changed can the difference be put down to it; combinations are named as such.
+    Only where one parameter alone was changed can the difference be put down to it; combinations
+    are named as such.
     """
     single: dict[tuple[str, str], list[Record]] = defaultdict(list)
     joint, crashed = [], []
@@ -29,18 +33,26 @@ def distil(records: Sequence[Record]) -> list[str]:
         if record.status == "CRASHED":
             crashed.append(record)
         elif record.judged and len(record.own_changes) == 1:
-            single[(str(record.own_changes[0].get("key")), direction(record.own_changes[0]))].append(record)
+            single[
+                (str(record.own_changes[0].get("key")), direction(record.own_changes[0]))
+            ].append(record)
         elif record.judged and record.own_changes:
             joint.append(record)
-    rules = [_rule(key, way, found) for (key, way), found in sorted(single.items(), key=lambda item: (-len(item[1]), item[0]))]
+    rules = [
+        _rule(key, way, found)
+        for (key, way), found in sorted(single.items(), key=lambda item: (-len(item[1]), item[0]))
+    ]
     rules += [
-        f"{_changes(record)} together: {outcome(record)} ({record.number:04d}); which of them did it was not tried." for record in joint
+        f"{_changes(record)} together: {outcome(record)} ({record.number:04d}); which of them did"
+        " it was not tried."
+        for record in joint
     ]
     reasons: dict[str, list[Record]] = defaultdict(list)
     for record in crashed:
         reasons[record.reason].append(record)
     rules += [
-        f"Crashed ({markdown(reason, 200)}): {'; '.join(_changes(each) for each in found)} ({names(found)})."
+        f"Crashed ({markdown(reason, 200)}): {'; '.join(_changes(each) for each in found)}"
+        f" ({names(found)})."
         for reason, found in reasons.items()
     ]
     return rules
@@ -51,12 +63,22 @@ def _rule(key: str, way: str, found: Sequence[Record]) -> str:
     gains = sum((number(record.evidence.get("low")) or 0.0) > 0 for record in found)
     harms = sum((number(record.evidence.get("high")) or 0.0) < 0 for record in found)
     verb = (
-        "helped" if gains == len(found) else "hurt" if harms == len(found)
-        else "was not shown to matter" if not gains and not harms else "had mixed effects"
-    )  # fmt: skip
+        "helped"
+        if gains == len(found)
+        else (
+            "hurt"
+            if harms == len(found)
+            else "was not shown to matter"
+            if not gains and not harms
+            else "had mixed effects"
+        )
+    )
     steps = "; ".join(f"{_step(record.own_changes[0])}: {outcome(record)}" for record in found[-4:])
     more = f"; and {len(found) - 4} older" if len(found) > 4 else ""
-    return f"{markdown(key, 100)} {way} {verb}: {kept} of {len(found)} kept ({steps}{more}) ({names(found)})."
+    return (
+        f"{markdown(key, 100)} {way} {verb}: {kept} of {len(found)} kept ({steps}{more})"
+        f" ({names(found)})."
+    )
 
 
 def direction(change: dict[str, Any]) -> str:
@@ -81,8 +103,14 @@ def _step(change: dict[str, Any]) -> str:
 
 
 def _changes(record: Record) -> str:
-    parts = [f"{markdown(change.get('key'), 80)} {_step(change)}" for change in record.own_changes[:4]]
-    return ", ".join(parts) + (f" and {len(record.own_changes) - 4} more" if len(record.own_changes) > 4 else "") or "the present state"
+    parts = [
+        f"{markdown(change.get('key'), 80)} {_step(change)}" for change in record.own_changes[:4]
+    ]
+    return (
+        ", ".join(parts)
+        + (f" and {len(record.own_changes) - 4} more" if len(record.own_changes) > 4 else "")
+        or "the present state"
+    )
 
 
 def write(records: Sequence[Record]) -> None:

@@ -1,4 +1,6 @@
-"""A sample of the training rows for a person to read, if facts are reported to be wrong: no parameter mends what the rows get wrong."""
+"""A sample of the training rows for a person to read, if facts are reported to be wrong: no
+parameter mends what the rows get wrong.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,12 @@ _NAMES = 8
 
 
 def audit(proposal: Proposal | None, seed: int) -> str:
-    """Write .pawl/agent/audit.md, once for each version of the rows, and give its path; "" if there is nothing new to read."""
-    asked = proposal and any(option.kind == "data_quality" and not option.changes for option in proposal.options)
+    """Write .pawl/agent/audit.md, once for each version of the rows, and give its path; "" if there
+    is nothing new to read.
+    """
+    asked = proposal and any(
+        option.kind == "data_quality" and not option.changes for option in proposal.options
+    )
     source, path = ROOT / "data/train/train.jsonl", FOLDER / "audit.md"
     if not asked or not source.exists():
         return ""
@@ -30,22 +36,32 @@ def audit(proposal: Proposal | None, seed: int) -> str:
         return ""
     picked = random.Random(seed).sample(rows, min(ROWS, len(rows)))
     lines = [
-        mark, f"# {len(picked)} of {len(rows)} training rows, to be read", "",
-        "1. Is each answer right?", "2. Do names and facts agree with the outputs that you expect?",
+        mark,
+        f"# {len(picked)} of {len(rows)} training rows, to be read",
+        "",
+        "1. Is each answer right?",
+        "2. Do names and facts agree with the outputs that you expect?",
         "   Names and numbers of an answer that its question has not are listed below the row.",
-        "3. Does a row show what its answer rests on, such as a product catalog?", "",
-    ]  # fmt: skip
+        "3. Does a row show what its answer rests on, such as a product catalog?",
+        "",
+    ]
     for row in picked:
         question, answers = shown(row)
-        lines.append(f"- {markdown(' / '.join(part for part in (question, *answers) if part), 900)}")
-        if new := [name for name in dict.fromkeys(_NAME.findall(" ".join(answers))) if name not in question]:
+        lines.append(
+            f"- {markdown(' / '.join(part for part in (question, *answers) if part), 900)}"
+        )
+        if new := [
+            name for name in dict.fromkeys(_NAME.findall(" ".join(answers))) if name not in question
+        ]:
             lines.append(f"  - not in the question: {markdown(', '.join(new[:_NAMES]), 300)}")
     write_text(path, "\n".join(lines) + "\n")
     return str(path.relative_to(ROOT))
 
 
 def shown(row: dict[str, Any]) -> tuple[str, list[str]]:
-    """Question and answers of a row, whatever its kind: plain text, messages, pairs of DPO, labelled answers of KTO."""
+    """Question and answers of a row, whatever its kind: plain text, messages, pairs of DPO,
+    labelled answers of KTO.
+    """
     if row.get("text"):
         return "", [_text(row["text"])]
     messages = row.get("messages") or row.get("conversations") or []

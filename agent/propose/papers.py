@@ -1,4 +1,6 @@
-"""A proposal as people read it: proposal.json and proposal.md beside its record, and what a person has to do first."""
+"""A proposal as people read it: proposal.json and proposal.md beside its record, and what a person
+has to do first.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from stages.common.text import markdown, plain
 
 
 def write(plan: Plan, record: Record) -> None:
-    """Every proposal, every refusal and the option that was chosen, into the experiment's folder."""
+    """Every proposal, every refusal and the option that was chosen, into the experiment's
+    folder.
+    """
     folder = history.EXPERIMENTS / record.folder
     attempts = [
         {
@@ -30,7 +34,9 @@ def write(plan: Plan, record: Record) -> None:
         for each in plan.attempts
     ]
     chosen = plan.option.name if plan.option else ""
-    write_json(folder / "proposal.json", {"mode": plan.mode, "chosen": chosen, "attempts": attempts})
+    write_json(
+        folder / "proposal.json", {"mode": plan.mode, "chosen": chosen, "attempts": attempts}
+    )
     page = words.render(
         "proposal.md.j2",
         first_line=FIRST_LINE[plan.mode],
@@ -65,7 +71,8 @@ def _safe(proposal: Proposal | None, sources: dict[str, str]) -> Proposal | None
 
     def shown(text: str) -> str:
         return "".join(
-            part if name in sources or name == citations.UNVERIFIED else markdown(f"-{part}-")[1:-1] for part, name in citations.split(text)
+            part if name in sources or name == citations.UNVERIFIED else markdown(f"-{part}-")[1:-1]
+            for part, name in citations.split(text)
         )
 
     def option(given: Option) -> Option:
@@ -85,7 +92,12 @@ def _safe(proposal: Proposal | None, sources: dict[str, str]) -> Proposal | None
 
 
 def for_people(proposal: Proposal | None) -> list[str]:
-    """What a person has to do before any parameter, as lines for the terminal: options that change nothing by themselves."""
+    """What a person has to do before any parameter, as lines for the terminal: options that change
+    nothing by themselves.
+    """
     options = proposal.options if proposal else ()
     first = [each for each in options if not each.changes and each.kind != "parameter"]
-    return [f"agent: option 0, for you: {each.name}: {plain(citations.without_tags(each.why), 300)}" for each in first]
+    return [
+        f"agent: option 0, for you: {each.name}: {plain(citations.without_tags(each.why), 300)}"
+        for each in first
+    ]

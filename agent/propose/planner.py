@@ -1,4 +1,6 @@
-"""From what is known to the experiment that runs next: propose, pass the gates, revise, fall back; all of it is recorded."""
+"""From what is known to the experiment that runs next: propose, pass the gates, revise, fall back;
+all of it is recorded.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from stages.common.text import plain
 
 @dataclass
 class Attempt:
-    """One proposal and what the gates said about it; `proposal` is None if none came, and `refused` says why."""
+    """One proposal and what the gates said about it; `proposal` is None if none came, and `refused`
+    says why.
+    """
 
     number: int
     policy: str
@@ -32,7 +36,8 @@ class Attempt:
 
 @dataclass
 class Plan:
-    """The option that runs, the proposal that it is of, and the way there; `option` is None if nothing passed.
+    """The option that runs, the proposal that it is of, and the way there; `option` is None if
+    nothing passed.
 
     `silent`: why the language model did not answer, "" if it did or was not asked.
     """
@@ -68,7 +73,9 @@ def plan(
     return _drawn(agent, records, hours_left, argued.attempts, argued.silent)
 
 
-def _drawn(agent: Agent, records: Sequence[Record], hours_left: float, attempts: list[Attempt], silent: str) -> Plan:
+def _drawn(
+    agent: Agent, records: Sequence[Record], hours_left: float, attempts: list[Attempt], silent: str
+) -> Plan:
     known, found = survey(agent, records, hours_left, reads=False)
     offered, refused = policy_optuna.propose(known, known.gain or 0.01)
     attempt = Attempt(len(attempts) + 1, policy_optuna.POLICY, offered, refused)
@@ -77,23 +84,37 @@ def _drawn(agent: Agent, records: Sequence[Record], hours_left: float, attempts:
     return Plan(chosen, offered, [*attempts, attempt], found.mode, known, silent)
 
 
-def _argued(agent: Agent, records: Sequence[Record], run: str, number: int, hours_left: float, told: Callable[[str], None]) -> Plan:
-    """What a language model proposes. A refused proposal goes back to it `agent.max_revisions` times; then the first
-    option that no gate objected to runs, the newest proposal's first."""
+def _argued(
+    agent: Agent,
+    records: Sequence[Record],
+    run: str,
+    number: int,
+    hours_left: float,
+    told: Callable[[str], None],
+) -> Plan:
+    """What a language model proposes. A refused proposal goes back to it `agent.max_revisions`
+    times; then the first option that no gate objected to runs, the newest proposal's first.
+    """
     known, found = survey(agent, records, hours_left, reads=True)
     told(f"agent: {FIRST_LINE[found.mode]}")
     _tell_failures(found.failures, told)
-    asking = policy_llm.begin(known, found, situation.comparable(known.params, records), run, number)
+    asking = policy_llm.begin(
+        known, found, situation.comparable(known.params, records), run, number
+    )
     attempts: list[Attempt] = []
     silent = ""
     for count in range(1, agent.max_revisions + 2):
         try:
             proposal, reply = policy_llm.ask(asking)
         except PawlError as error:
-            attempts.append(Attempt(count, "llm", None, [Refusal("reply", "", plain(error.what, 300))]))
+            attempts.append(
+                Attempt(count, "llm", None, [Refusal("reply", "", plain(error.what, 300))])
+            )
             if isinstance(error, policy_llm.Unreachable):
                 silent = plain(f"{error.what} ({error.where})", 400)
-            told(f"agent: warning: {plain(error.what, 300)}; where: {error.where}; fix: {error.fix}")
+            told(
+                f"agent: warning: {plain(error.what, 300)}; where: {error.where}; fix: {error.fix}"
+            )
             break
         refused = gates.check(proposal, known)
         attempts.append(Attempt(count, "llm", proposal, refused))
@@ -101,12 +122,17 @@ def _argued(agent: Agent, records: Sequence[Record], run: str, number: int, hour
             break
         for refusal in refused:
             told(f"agent: refused, {plain(str(refusal), 300)}")
-        hypotheses = [f"{' '.join(change.key for change in option.changes)} {option.why}" for option in proposal.options]
+        hypotheses = [
+            f"{' '.join(change.key for change in option.changes)} {option.why}"
+            for option in proposal.options
+        ]
         looked_up, failures = grounding.look_up(agent, found, hypotheses)
         _tell_failures(failures, told)
         found = replace(found, passages=[*found.passages, *looked_up])
         known = replace(known, sources=found.sources, angles=found.angles, numbers={})
-        asking = policy_llm.revise(replace(asking, known=known), reply, refused, looked_up, hypotheses)
+        asking = policy_llm.revise(
+            replace(asking, known=known), reply, refused, looked_up, hypotheses
+        )
     for attempt in reversed(attempts):
         if attempt.proposal and (left := gates.clean(attempt.proposal, attempt.refused)):
             return Plan(left[0], attempt.proposal, attempts, found.mode, known, silent)

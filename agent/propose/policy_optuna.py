@@ -1,8 +1,10 @@
-"""The policy without a language model: Optuna's TPE over the declared space, with the finished experiments as its trials.
+"""The policy without a language model: Optuna's TPE over the declared space, with the finished
+experiments as its trials.
 
-TPE (Bergstra et al. 2011, NeurIPS 24) proposes one variable at a time here, so that a difference can be put down
-to it. Which variable comes next is drawn with a seed among those that were tried least. Equal history and equal
-seed give an equal proposal, also after a kill. It argues for nothing, so the gates for arguments do not ask it.
+TPE (Bergstra et al. 2011, NeurIPS 24) proposes one variable at a time here, so that a difference
+can be put down to it. Which variable comes next is drawn with a seed among those that were tried
+least. Equal history and equal seed give an equal proposal, also after a kill. It argues for
+nothing, so the gates for arguments do not ask it.
 """
 
 from __future__ import annotations
@@ -38,12 +40,14 @@ STARTUP = 4
 
 
 def propose(known: Known, gain: float = 0.01) -> tuple[Proposal | None, list[Refusal]]:
-    """Options that pass the gates, and the reasons for which others did not; None if nothing is left to move.
+    """Options that pass the gates, and the reasons for which others did not; None if nothing is
+    left to move.
 
     Steps of one variable come first; if none is left, a step of two.
 
     Args:
-        gain: the smallest gain worth having: the success gate is that much above the present accuracy.
+        gain: the smallest gain worth having: the success gate is that much above the present
+            accuracy.
     """
     dice = random.Random(f"{known.agent.seed} {len(known.tried)}")
     weight = importance(known)
@@ -69,13 +73,25 @@ def propose(known: Known, gain: float = 0.01) -> tuple[Proposal | None, list[Ref
     return Proposal("", (*first, *chosen), POLICY), refused
 
 
-def _passing(known: Known, keys: tuple[str, ...], values: dict[str, list[Any]], gain: float, refused: list[Refusal]) -> list[Option]:
-    """The first step of these variables that passes the gates, if any; what is said against others goes into `refused`."""
+def _passing(
+    known: Known,
+    keys: tuple[str, ...],
+    values: dict[str, list[Any]],
+    gain: float,
+    refused: list[Refusal],
+) -> list[Option]:
+    """The first step of these variables that passes the gates, if any; what is said against others
+    goes into `refused`.
+    """
     for drawn in itertools.islice(itertools.product(*(values[key] for key in keys)), TRIES):
         if len(keys) == 1 and _said(known, keys[0], drawn[0]):
             continue
         step = option(known, dict(zip(keys, drawn, strict=True)), gain)
-        problems = [each for each in gates.check(Proposal("", (step,), POLICY), known) if each.option == step.name]
+        problems = [
+            each
+            for each in gates.check(Proposal("", (step,), POLICY), known)
+            if each.option == step.name
+        ]
         if not problems:
             return [step]
         refused += [each for each in problems[:1] if each not in refused]
@@ -99,13 +115,17 @@ def option(known: Known, values: dict[str, Any], gain: float) -> Option:
 
 
 def standing(known: Known) -> list[Option]:
-    """What only a person can do comes before any parameter: another variant of the model, care for the data."""
+    """What only a person can do comes before any parameter: another variant of the model, care for
+    the data.
+    """
     found = []
     if problem := variant(known):
         found.append(Option("other-variant", "model_variant", (), f"{problem}."))
     if made_up(known.agent.reported):
         name, what = CARE[len(known.tried) % len(CARE)]
-        found.append(Option(name, "data_quality", (), f"Made-up or wrong answers were reported: {what}."))
+        found.append(
+            Option(name, "data_quality", (), f"Made-up or wrong answers were reported: {what}.")
+        )
     return found
 
 
@@ -115,7 +135,8 @@ def times_tried(known: Known, key: str) -> int:
 
 
 def importance(known: Known) -> dict[str, float]:
-    """How much of the best quarter's difference from the rest each variable accounts for (PED-ANOVA, Watanabe et al. 2023, IJCAI), 0 to 1.
+    """How much of the best quarter's difference from the rest each variable accounts for
+    (PED-ANOVA, Watanabe et al. 2023, IJCAI), 0 to 1.
 
     {} while there are fewer than STARTUP trials, or they tell nothing.
     """
@@ -131,7 +152,11 @@ def importance(known: Known) -> dict[str, float]:
             value = each.differing.get(key, known.params.get(key))
             if (distribution := _covering(dimension, value)) is not None:
                 params[key], distributions[key] = value, distribution
-        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=each.accuracy))
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=params, distributions=distributions, value=each.accuracy
+            )
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the evaluator is marked experimental
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
@@ -142,7 +167,9 @@ def importance(known: Known) -> dict[str, float]:
 
 
 def draws(known: Known, key: str, dimension: Dimension) -> list[Any]:
-    """Values to try for a variable, each once, in the order in which TPE gives them; none where it cannot move."""
+    """Values to try for a variable, each once, in the order in which TPE gives them; none where it
+    cannot move.
+    """
     import optuna
 
     present = known.params.get(key)
@@ -151,24 +178,44 @@ def draws(known: Known, key: str, dimension: Dimension) -> list[Any]:
         return []
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     seed = int(sha256_text(f"{known.agent.seed} {key} {len(known.tried)}")[:8], 16)
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP))
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP),
+    )
     for each in known.tried:
         value = each.differing.get(key, present)
         distribution = _covering(dimension, value)
         if each.accuracy is not None and distribution is not None:
-            study.add_trial(optuna.trial.create_trial(params={key: value}, distributions={key: distribution}, value=each.accuracy))
+            study.add_trial(
+                optuna.trial.create_trial(
+                    params={key: value}, distributions={key: distribution}, value=each.accuracy
+                )
+            )
     found: list[Any] = []
     for _ in range(DRAWS):
         value = _suggest(study.ask(), key, dimension, window)
         found.append(value)
-    found += window if isinstance(window, list) else [_round(value, dimension) for value in _spread(*window)]  # what TPE never drew
-    return [value for value in dict.fromkeys(found) if gates.repeat.distance(value, present) >= known.agent.near / 2 and value != present]
+    # what TPE never drew
+    found += (
+        window
+        if isinstance(window, list)
+        else [_round(value, dimension) for value in _spread(*window)]
+    )
+    return [
+        value
+        for value in dict.fromkeys(found)
+        if gates.repeat.distance(value, present) >= known.agent.near / 2 and value != present
+    ]
 
 
 def _said(known: Known, key: str, value: Any) -> bool:
-    """Whether a tried experiment that differs in this variable alone has said what a step would say."""
+    """Whether a tried experiment that differs in this variable alone has said what a step would
+    say.
+    """
     alone = [each.differing[key] for each in known.tried if set(each.differing) == {key}]
-    return any(value == each or gates.repeat.distance(value, each) < known.agent.near / 2 for each in alone)
+    return any(
+        value == each or gates.repeat.distance(value, each) < known.agent.near / 2 for each in alone
+    )
 
 
 def _spread(low: float, high: float) -> list[float]:
@@ -176,10 +223,14 @@ def _spread(low: float, high: float) -> list[float]:
     return [low * (high / low) ** part for part in (1.0, 0.0, 0.75, 0.25, 0.5)]
 
 
-def allowed(present: Any, dimension: Dimension, most: float) -> tuple[float, float] | list[Any] | None:
+def allowed(
+    present: Any, dimension: Dimension, most: float
+) -> tuple[float, float] | list[Any] | None:
     """Where a variable may go in one step: a range, or choices; None where nowhere."""
     if dimension.kind == "choice":
-        steps = [each for each in dimension.choices if each != present and _near(present, each, most)]
+        steps = [
+            each for each in dimension.choices if each != present and _near(present, each, most)
+        ]
         return steps or None
     if isinstance(present, bool) or not isinstance(present, int | float):
         return None
@@ -191,22 +242,31 @@ def allowed(present: Any, dimension: Dimension, most: float) -> tuple[float, flo
 
 
 def _near(present: Any, value: Any, most: float) -> bool:
-    numeric = all(isinstance(each, int | float) and not isinstance(each, bool) and each > 0 for each in (present, value))
+    numeric = all(
+        isinstance(each, int | float) and not isinstance(each, bool) and each > 0
+        for each in (present, value)
+    )
     return not numeric or 1 / most <= value / present <= most
 
 
 def _covering(dimension: Dimension, value: Any) -> Any:
-    """A distribution that holds a value that was tried; None where the value means off or all, or is no choice."""
+    """A distribution that holds a value that was tried; None where the value means off or all, or
+    is no choice.
+    """
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     if dimension.kind == "choice":
         return CategoricalDistribution(dimension.choices) if value in dimension.choices else None
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         return None
-    return FloatDistribution(min(dimension.low, value), max(dimension.high, value), log=dimension.log)
+    return FloatDistribution(
+        min(dimension.low, value), max(dimension.high, value), log=dimension.log
+    )
 
 
-def _suggest(trial: Any, key: str, dimension: Dimension, window: tuple[float, float] | list[Any]) -> Any:
+def _suggest(
+    trial: Any, key: str, dimension: Dimension, window: tuple[float, float] | list[Any]
+) -> Any:
     if isinstance(window, list):
         value = trial.suggest_categorical(key, dimension.choices)
         return value if value in window else window[trial.number % len(window)]
@@ -220,7 +280,9 @@ def _round(value: float, dimension: Dimension) -> Any:
 def option_name(changes: Sequence[Change]) -> str:
     """A folder's name from what changes."""
     parts = [
-        f"{each.key.rpartition('.')[2]} {format(each.after, 'g') if isinstance(each.after, float) else each.after}" for each in changes
+        f"{each.key.rpartition('.')[2]}"
+        f" {format(each.after, 'g') if isinstance(each.after, float) else each.after}"
+        for each in changes
     ]
     return re.sub(r"[^a-z0-9]+", "-", " ".join(parts).lower()).strip("-")[:40].strip("-")
 

@@ -23,7 +23,9 @@ USUAL = "fine-tuning does not improve accuracy, overfitting or loss oscillates"
 """The failure to read about if nobody reports one."""
 
 
-def survey(agent: Agent, records: Sequence[Record], hours_left: float, *, reads: bool) -> tuple[Known, Knowledge]:
+def survey(
+    agent: Agent, records: Sequence[Record], hours_left: float, *, reads: bool
+) -> tuple[Known, Knowledge]:
     """The present state, the past, and what was read.
 
     Args:
@@ -53,7 +55,9 @@ def survey(agent: Agent, records: Sequence[Record], hours_left: float, *, reads:
     return known, found
 
 
-def _read(agent: Agent, records: Sequence[Record], params: dict[str, Any], there: Situation) -> Knowledge:
+def _read(
+    agent: Agent, records: Sequence[Record], params: dict[str, Any], there: Situation
+) -> Knowledge:
     compared = situation.comparable(params, records)
     problem = plain(agent.reported, 300).strip() or USUAL
     found = grounding.gather(
@@ -93,7 +97,9 @@ def _questions(there: Situation, params: dict[str, Any], problem: str) -> list[Q
 
 
 class Composed:
-    """Each set of overrides, composed once: what is refused about it, and which experiment had the same parameters."""
+    """Each set of overrides, composed once: what is refused about it, and which experiment had the
+    same parameters.
+    """
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = records
@@ -125,7 +131,9 @@ class Composed:
 
 
 class Memory:
-    """Asks the training stage, once for each set of overrides; if it cannot say, the training itself will."""
+    """Asks the training stage, once for each set of overrides; if it cannot say, the training
+    itself will.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, ...], str] = {}

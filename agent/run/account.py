@@ -1,4 +1,6 @@
-"""What was spent, in one account: the agent's own calls, the judge's and the teacher's, hours and GPU hours; and when that is enough."""
+"""What was spent, in one account: the agent's own calls, the judge's and the teacher's, hours and
+GPU hours; and when that is enough.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ CRASHES = 3
 
 @dataclass(frozen=True)
 class Spent:
-    """What a run has used: experiments, hours of work, money, GPU hours; experiments since the last that was kept; crashes in a row."""
+    """What a run has used: experiments, hours of work, money, GPU hours; experiments since the last
+    that was kept; crashes in a row.
+    """
 
     trials: int = 0
     hours: float = 0.0
@@ -42,13 +46,23 @@ class Spent:
     crashes: int = 0
 
 
-def add_call(run: str, trial: int, purpose: str, prompt_tokens: int, output_tokens: int, cost: float) -> None:
+def add_call(
+    run: str, trial: int, purpose: str, prompt_tokens: int, output_tokens: int, cost: float
+) -> None:
     """Append one call; one write below a page, so that a kill leaves the line whole or absent."""
-    line = {"run": run, "trial": trial, "purpose": purpose, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens, "llm": cost}
+    line = {
+        "run": run,
+        "trial": trial,
+        "purpose": purpose,
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "llm": cost,
+    }
     LEDGER.parent.mkdir(parents=True, exist_ok=True)
     with open(LEDGER, "a+", encoding="utf-8") as file:
         file.seek(0)
-        torn = not (file.read() or "\n").endswith("\n")  # by a kill: that line is lost, this one is not
+        # by a kill: that line is lost, this one is not
+        torn = not (file.read() or "\n").endswith("\n")
         file.write(("\n" if torn else "") + json.dumps(line) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -57,7 +71,11 @@ def add_call(run: str, trial: int, purpose: str, prompt_tokens: int, output_toke
 def calls(run: str, trial: int | None = None) -> dict[str, float]:
     """The agent's calls of a run, or of one of its experiments, added up."""
     lines = LEDGER.read_text(encoding="utf-8").splitlines() if LEDGER.exists() else []
-    return _add(each for each in map(_line, lines) if each.get("run") == run and trial in (None, each.get("trial")))
+    return _add(
+        each
+        for each in map(_line, lines)
+        if each.get("run") == run and trial in (None, each.get("trial"))
+    )
 
 
 def _line(text: str) -> dict[str, Any]:
@@ -77,20 +95,28 @@ def _add(parts: Iterable[dict[str, Any]]) -> dict[str, float]:
 
 
 def of_experiment(record: Record, training_s: float | None = None) -> dict[str, float]:
-    """What planning and running an experiment cost. A stage whose report is still the commit's was not run, and cost nothing.
+    """What planning and running an experiment cost. A stage whose report is still the commit's was
+    not run, and cost nothing.
 
     Args:
-        training_s: that it trained, as we saw it (None: nobody looked): a training that failed leaves no report, one that was taken up
-            tells its last part, and one from DVC's run-cache tells what it cost when it was made.
+        training_s: that it trained, as we saw it (None: nobody looked): a training that failed
+            leaves no report, one that was taken up tells its last part, and one from DVC's
+            run-cache tells what it cost when it was made.
     """
     parts = [calls(record.run, record.trial)] if record.run else []
     verdict, _ = _fresh("reports/judge.json", record.commit, Verdict)
     if verdict and verdict.opinion:  # a verdict is worded anew
         parts.append(_paid([verdict.opinion]))
     data, before = _fresh("reports/generate_data.json", record.commit, DataReport)
-    if data:  # replies of a teacher are used again, and the report counts what they cost when they were made
+    # replies of a teacher are used again, and the report counts what they cost when they were made
+    if data:
         held = _paid(before.teacher.values() if before else ())
-        parts.append({name: max(0.0, value - held[name]) for name, value in _paid(data.teacher.values()).items()})
+        parts.append(
+            {
+                name: max(0.0, value - held[name])
+                for name, value in _paid(data.teacher.values()).items()
+            }
+        )
     trained, _ = _fresh("reports/train.json", record.commit, TrainReport)
     seen = gpus_at_work() * training_s / 3600 if training_s else 0.0
     hours = 0.0 if training_s == 0 else max(trained.gpu_hours if trained else 0.0, seen)
@@ -98,7 +124,9 @@ def of_experiment(record: Record, training_s: float | None = None) -> dict[str, 
 
 
 def _fresh(path: str, commit: str, kind: type[Kind]) -> tuple[Kind | None, Kind | None]:
-    """A report of the working tree and the commit's, if they differ; None for what is not there, and for both if they are equal."""
+    """A report of the working tree and the commit's, if they differ; None for what is not there,
+    and for both if they are equal.
+    """
     before = workspace.git("show", f"{commit}:{path}", check=False)
     try:
         text = (ROOT / path).read_text(encoding="utf-8")
@@ -109,12 +137,17 @@ def _fresh(path: str, commit: str, kind: type[Kind]) -> tuple[Kind | None, Kind 
 
 def _paid(replies: Iterable[Teaching | Opinion]) -> dict[str, float]:
     """What calls of language models cost, added up."""
-    told = ({"llm": each.cost, "prompt_tokens": each.prompt_tokens, "output_tokens": each.output_tokens} for each in replies)
+    told = (
+        {"llm": each.cost, "prompt_tokens": each.prompt_tokens, "output_tokens": each.output_tokens}
+        for each in replies
+    )
     return _add(told)
 
 
 def gpus_at_work() -> int:
-    """The GPUs on which the present configuration trains; those that the environment hides are none."""
+    """The GPUs on which the present configuration trains; those that the environment hides are
+    none.
+    """
     try:
         params = read_params("train", "launcher")
     except PawlError:  # broken since: a crash is recorded all the same
@@ -126,9 +159,12 @@ def gpus_at_work() -> int:
 
 
 def spent(run: str, seconds: float, records: Iterable[Record]) -> Spent:
-    """What a run has used so far, from its records and the calls of the experiment that it plans at the moment."""
+    """What a run has used so far, from its records and the calls of the experiment that it plans at
+    the moment.
+    """
     mine = [record for record in records if record.run == run and record.finished]
-    tried = [record for record in mine if record.parent]  # a starting point is no experiment of the run, but what it cost is
+    # a starting point is no experiment of the run, but what it cost is
+    tried = [record for record in mine if record.parent]
     since_kept = crashes = 0
     for record in tried:
         since_kept = 0 if record.status == "KEPT" else since_kept + 1
@@ -156,4 +192,7 @@ def why_stop(budget: Budget, used: Spent) -> str:
 
 def in_words(used: Spent) -> str:
     money = f", {used.llm_cost:.4g} for language models" if used.llm_cost else ""
-    return f"spent {used.hours:.2f} h{money}{f', {used.gpu_hours:.2f} GPU h' if used.gpu_hours else ''}"
+    return (
+        f"spent {used.hours:.2f}"
+        f" h{money}{f', {used.gpu_hours:.2f} GPU h' if used.gpu_hours else ''}"
+    )

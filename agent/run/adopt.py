@@ -1,7 +1,9 @@
-"""An experiment of DVC's (the winner of a sweep) put to the test and recorded in experiments/, as if it had been tried here.
+"""An experiment of DVC's (the winner of a sweep) put to the test and recorded in experiments/, as
+if it had been tried here.
 
-Its parameters become an ordinary experiment against the present incumbent. DVC's run-cache still has its stages, so only the verdict is
-computed again: against the incumbent of today, after all looks at the validation items that the sweep took.
+Its parameters become an ordinary experiment against the present incumbent. DVC's run-cache still
+has its stages, so only the verdict is computed again: against the incumbent of today, after all
+looks at the validation items that the sweep took.
 """
 
 from __future__ import annotations
@@ -24,21 +26,42 @@ _REF = re.compile(r"refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/(\S+)")
 
 
 def find(name: str) -> tuple[str, list[str]]:
-    """The commit of an experiment of DVC's, or of a branch that `dvc exp branch` made, and the commits of its whole sweep.
+    """The commit of an experiment of DVC's, or of a branch that `dvc exp branch` made, and the
+    commits of its whole sweep.
 
     Raises:
         PawlError: no such experiment, or several of that name.
     """
-    listing = workspace.git("for-each-ref", "--format=%(objectname) %(refname)", "refs/exps/").splitlines()
-    refs = [(commit, match) for commit, ref in (line.split(" ", 1) for line in listing) if (match := _REF.fullmatch(ref))]
+    listing = workspace.git(
+        "for-each-ref", "--format=%(objectname) %(refname)", "refs/exps/"
+    ).splitlines()
+    refs = [
+        (commit, match)
+        for commit, ref in (line.split(" ", 1) for line in listing)
+        if (match := _REF.fullmatch(ref))
+    ]
     found = {commit: match[1] + match[2] for commit, match in refs if match[3] == name}
     if len(found) > 1:
-        raise PawlError(f"{len(found)} experiments have that name, from different commits", where=plain(name, 80), fix="give its commit")
+        raise PawlError(
+            f"{len(found)} experiments have that name, from different commits",
+            where=plain(name, 80),
+            fix="give its commit",
+        )
     if not found:
-        asked = workspace.call(["git", "rev-parse", "--verify", "-q", "--end-of-options", f"{name}^{{commit}}"], check=False)
+        asked = workspace.call(
+            ["git", "rev-parse", "--verify", "-q", "--end-of-options", f"{name}^{{commit}}"],
+            check=False,
+        )
         commit = asked.stdout.strip()
-        if asked.returncode or not workspace.git("ls-tree", "--name-only", commit, "params.yaml").strip():
-            raise PawlError("DVC has no such experiment", where=plain(name, 80), fix="see 'dvc exp list' for their names")
+        if (
+            asked.returncode
+            or not workspace.git("ls-tree", "--name-only", commit, "params.yaml").strip()
+        ):
+            raise PawlError(
+                "DVC has no such experiment",
+                where=plain(name, 80),
+                fix="see 'dvc exp list' for their names",
+            )
         found = {commit: next((match[1] + match[2] for each, match in refs if each == commit), "")}
     ((commit, base),) = found.items()
     return commit, [each for each, match in refs if match[1] + match[2] == base] or [commit]
@@ -51,38 +74,58 @@ def overrides(commit: str) -> list[str]:
         PawlError: it changed nothing, or something that no experiment may change.
     """
     before, after = settings.require_composed(), settings.flat(_show(commit, "params.yaml"))
-    keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key) and not _unimportant(key))
+    keys = sorted(
+        key
+        for key in before.keys() | after.keys()
+        if before.get(key) != after.get(key) and not _unimportant(key)
+    )
     changes = [{"key": key, "after": after.get(key)} for key in keys]
     if missing := [change["key"] for change in changes if change["key"] not in after]:
-        raise PawlError(f"the experiment has no {missing[0]}: its configuration is of another version", where=commit[:10])
+        raise PawlError(
+            f"the experiment has no {missing[0]}: its configuration is of another version",
+            where=commit[:10],
+        )
     if not changes:
         raise PawlError(
-            "this is the present state: the experiment changed nothing", where=commit[:10], fix="choose another: 'dvc exp list'"
+            "this is the present state: the experiment changed nothing",
+            where=commit[:10],
+            fix="choose another: 'dvc exp list'",
         )
     return [f"{change['key']}={_value(change['after'])}" for change in changes]
 
 
 def _unimportant(key: str) -> bool:
     section = key.split(".")[0]
-    return section in ("experiment", "tracking", "agent", "judge") or (section in settings.MEASURING and not settings.shapes_result(key))
+    return section in ("experiment", "tracking", "agent", "judge") or (
+        section in settings.MEASURING and not settings.shapes_result(key)
+    )
 
 
 def _value(value: object) -> str:
     """A value as Hydra's command line reads it back as the same."""
     if isinstance(value, str):
-        escaped = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)  # only before a quote
+        # only before a quote
+        escaped = re.sub(
+            r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value
+        )
         return f"'{escaped}'"
     return "null" if value is None else json.dumps(value)
 
 
 def put_back_applied(commit: str) -> None:
-    """After `dvc exp apply`, the tree holds what the experiment's commit holds: put that back, since nothing is lost with it."""
+    """After `dvc exp apply`, the tree holds what the experiment's commit holds: put that back,
+    since nothing is lost with it.
+    """
     looks = str(LOOKS.relative_to(ROOT))  # a look stays looked at, and the page is nobody's change
     changed = [path for path in workspace.changed() if path not in (looks, workspace.PAGE)]
     for path in changed:
         file = ROOT / path
         held = workspace.call(["git", "show", f"{commit}:{path}"], check=False)
-        if held.returncode or not file.is_file() or file.read_text(encoding="utf-8", errors="replace") != held.stdout:
+        if (
+            held.returncode
+            or not file.is_file()
+            or file.read_text(encoding="utf-8", errors="replace") != held.stdout
+        ):
             return  # a change of somebody's own: require_ready will name it
     if changed:
         workspace.git("checkout", "-q", "HEAD", "--", ".", f":!{looks}", f":!{workspace.PAGE}")
@@ -90,7 +133,8 @@ def put_back_applied(commit: str) -> None:
 
 
 def take_over_looks(commits: list[str]) -> int:
-    """Add the looks at the validation items that a sweep took in its own clones, so that the correction for them counts; how many.
+    """Add the looks at the validation items that a sweep took in its own clones, so that the
+    correction for them counts; how many.
 
     Choosing the best of many is many looks, also where only one of them is adopted.
     """
@@ -99,13 +143,16 @@ def take_over_looks(commits: list[str]) -> int:
     added = list(dict.fromkeys(added))
     if added:
         write_text(LOOKS, "".join(f"{line}\n" for line in [*known, *added]))
-    return sum('"candidate"' in line for line in added)  # other lines say which questions were asked, and how many looks there are
+    # other lines say which questions were asked, and how many looks there are
+    return sum('"candidate"' in line for line in added)
 
 
 def _looks(commits: list[str]) -> Iterator[str]:
     for commit in commits:
         held = workspace.call(["git", "show", f"{commit}:{LOOKS.relative_to(ROOT)}"], check=False)
-        yield from (line for line in held.stdout.splitlines() if held.returncode == 0 and line.strip())
+        yield from (
+            line for line in held.stdout.splitlines() if held.returncode == 0 and line.strip()
+        )
 
 
 def _show(commit: str, path: str) -> str:
@@ -118,10 +165,16 @@ def hypothesis(name: str, commit: str, sweep: list[str]) -> str:
     verdict, told = Verdict.find_in(held.stdout), "no figures"
     if verdict:
         decided = verdict.evidence.deciding
-        told = f"accuracy {decided.after:.3f}, {decided.figures.difference:+.3f} on {decided.figures.n} validation items"
+        told = (
+            f"accuracy {decided.after:.3f}, {decided.figures.difference:+.3f} on"
+            f" {decided.figures.n} validation items"
+        )
         told += f" of {plain(decided.benchmark, 80)}" if decided.benchmark else ""
     chosen = f", one of {len(sweep)} of its sweep" if len(sweep) > 1 else ""
-    return f"what {plain(name, 80)}{chosen}, found in DVC's experiment holds against the incumbent: {told}"
+    return (
+        f"what {plain(name, 80)}{chosen}, found in DVC's experiment holds against the incumbent:"
+        f" {told}"
+    )
 
 
 def adopt(name: str, why: str) -> Record:

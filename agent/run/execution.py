@@ -1,4 +1,6 @@
-"""One planned experiment, run: edit, compose, reproduce, take the verdict, keep or discard, record. Taken up again after a kill."""
+"""One planned experiment, run: edit, compose, reproduce, take the verdict, keep or discard, record.
+Taken up again after a kill.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from stages.common.text import plain
 
 
 class StageFailed(PawlError):
-    """`dvc repro` ended because a stage of it failed by itself; `stage` is "" if DVC does not name it."""
+    """`dvc repro` ended because a stage of it failed by itself; `stage` is "" if DVC does not name
+    it.
+    """
 
     def __init__(self, what: str, stage: str, *, where: str, fix: str) -> None:
         super().__init__(what, where=where, fix=fix)
@@ -41,7 +45,8 @@ def run(
 
     Args:
         papers: writes what lies in its folder beside the record.
-        resumable: Ctrl-C leaves it planned, for `resume`; else the tree goes back to HEAD and nothing is recorded.
+        resumable: Ctrl-C leaves it planned, for `resume`; else the tree goes back to HEAD and
+            nothing is recorded.
         hours_left: of the budget; 0: no limit but agent.timeout_h.
 
     Returns:
@@ -69,14 +74,20 @@ def run(
             shield()
             progress.close()
             _require_same_head(record)
-            workspace.put_back()  # stopped by a person: it found nothing out, so there is nothing to record
+            # stopped by a person: it found nothing out, so there is nothing to record
+            workspace.put_back()
             raise
         except BaseException as error:  # noqa: BLE001 - whatever ended it, the tree is put back and the record says why
             shield()
-            _require_same_head(record)  # else it stays planned, for `restore`: that commit is not ours to write upon
+            # else it stays planned, for `restore`: that commit is not ours to write upon
+            _require_same_head(record)
             progress.enter("recording", record.folder)
             seconds = before + time.monotonic() - begun
-            words = telling.explained(record, error.stage, since) if isinstance(error, StageFailed) else ""
+            words = (
+                telling.explained(record, error.stage, since)
+                if isinstance(error, StageFailed)
+                else ""
+            )
             paid = replace(record, cost=cost(record, progress))
             cause, done = error, experiment.crash(paid, telling.reason_of(error), seconds, words)
         progress.close()
@@ -87,7 +98,8 @@ def run(
 def _prepare(record: Record, progress: Progress, papers: Callable[[], None]) -> None:
     """Write the record and what lies beside it, then the changes into conf/ and params.yaml."""
     progress.enter("editing", record.folder)
-    papers()  # before the record: a folder without one is thrown away after a kill, and planned again
+    # before the record: a folder without one is thrown away after a kill, and planned again
+    papers()
     experiment.write_record(record)
     planned = settings.resolve(record.overrides)
     about = {
@@ -109,7 +121,9 @@ def cost(record: Record, progress: Progress) -> dict[str, float]:
 
 
 def _with_state(record: Record) -> bool:
-    """Whether the tree stays as the experiment left it. A starting point is the present state, whatever its verdict."""
+    """Whether the tree stays as the experiment left it. A starting point is the present state,
+    whatever its verdict.
+    """
     return record.status == "KEPT" or not record.parent
 
 
@@ -124,7 +138,9 @@ def keep(done: Record, progress: Progress) -> None:
 
 
 def reproduce(record: Record, name: str, progress: Progress, hours_left: float = 0.0) -> Verdict:
-    """`dvc repro`, and the verdict if it belongs to this experiment and to an unchanged pipeline."""
+    """`dvc repro`, and the verdict if it belongs to this experiment and to an unchanged
+    pipeline.
+    """
     log, since = FOLDER / f"{record.folder}.log", time.time()
     limit, key = read_params("agent").agent.timeout_h, "agent.timeout_h"
     if 0 < hours_left < limit:
@@ -161,7 +177,8 @@ def _require_same_head(record: Record) -> None:
 
 
 def require_same_head(run: str) -> None:
-    """Refuse to take a run up if HEAD has moved since its experiment began: nothing is ended, put back or committed then.
+    """Refuse to take a run up if HEAD has moved since its experiment began: nothing is ended, put
+    back or committed then.
 
     Raises:
         PawlError: somebody committed or switched branches.
@@ -170,11 +187,18 @@ def require_same_head(run: str) -> None:
         with suppress(ValueError):  # without a record it was not begun
             record, now = history.read_record(folder), workspace.head()
             if record.run == run and record.commit != now:
-                aside = f"move experiments/{record.folder} elsewhere, 'git stash -u', then " if record.finished else ""
+                aside = (
+                    f"move experiments/{record.folder} elsewhere, 'git stash -u', then "
+                    if record.finished
+                    else ""
+                )
                 raise PawlError(
                     f"somebody committed or switched branches since {record.folder} began",
                     where=f"HEAD is {now[:10]}, it began from {record.commit[:10]}",
-                    fix=f"switch back, if it was that; else give the run up, HEAD stays as it is: {aside}python -m agent restore",
+                    fix=(
+                        "switch back, if it was that; else give the run up, HEAD stays as it is:"
+                        f" {aside}python -m agent restore"
+                    ),
                 )
 
 
@@ -208,11 +232,17 @@ def commit_finished(progress: Progress | None = None) -> list[str]:
     finished = workspace.uncommitted()
     for record in finished:
         lock = ROOT / "dvc.lock"
-        if _with_state(record) and (workspace.out_of_date() or sha256_file(lock) != record.dvc_lock_sha256):
+        if _with_state(record) and (
+            workspace.out_of_date() or sha256_file(lock) != record.dvc_lock_sha256
+        ):
             raise PawlError(
-                f"{record.folder} is {record.status}, but what it ran with is no longer in the tree",
+                f"{record.folder} is {record.status}, but what it ran with is no longer in the"
+                " tree",
                 where=", ".join(workspace.STATE),
-                fix="put these back as it left them; or give it up: move its folder out of experiments/, then 'git stash -u'",
+                fix=(
+                    "put these back as it left them; or give it up: move its folder out of"
+                    " experiments/, then 'git stash -u'"
+                ),
             )
         keep(record, progress or Progress())
     return [record.folder for record in finished]

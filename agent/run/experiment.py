@@ -1,4 +1,6 @@
-"""One experiment's folder in experiments/: planned before the run, filled from the reports after it, and then never written again."""
+"""One experiment's folder in experiments/: planned before the run, filled from the reports after
+it, and then never written again.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def slug(text: str) -> str:
     """
     safe = re.sub(r"[^a-z0-9]+", "-", text[:400].lower()).strip("-")[:40].strip("-")
     if not safe:
-        raise PawlError(f"no name can be made of {text[:40]!r}", where="--name", fix="use letters a-z and digits")
+        raise PawlError(
+            f"no name can be made of {text[:40]!r}",
+            where="--name",
+            fix="use letters a-z and digits",
+        )
     return safe
 
 
@@ -72,22 +78,39 @@ def _require_open(folder: Path) -> None:
     except ValueError:
         finished = True  # broken, so not ours to write into
     if finished:
-        raise PawlError("a finished experiment is never written again", where=str(folder), fix="start another: python -m agent try")
+        raise PawlError(
+            "a finished experiment is never written again",
+            where=str(folder),
+            fix="start another: python -m agent try",
+        )
 
 
 def finish(record: Record, verdict: Verdict, seconds: float) -> Record:
-    """Copy the evidence into the folder, then write the record that closes it; the record comes last, so that a finished one is whole."""
+    """Copy the evidence into the folder, then write the record that closes it; the record comes
+    last, so that a finished one is whole.
+    """
     folder = folder_of(record)
     _require_open(folder)
     for name, source in COPIED.items():
         shutil.copyfile(source, folder / name)
     found = summary(verdict.evidence)
-    met = {"met": found["accuracy"] >= record.gate["at_least"]} if number(record.gate.get("at_least")) is not None else {}
+    met = (
+        {"met": found["accuracy"] >= record.gate["at_least"]}
+        if number(record.gate.get("at_least")) is not None
+        else {}
+    )
     done = replace(
-        record, status=OUTCOMES[verdict.outcome], outcome=verdict.outcome, evidence=found, loss=losses(),
-        curve=curve(verdict), gate=record.gate | met,
-        dvc_lock_sha256=sha256_file(ROOT / "dvc.lock"), finished_at=now(), duration_s=round(seconds, 1),
-    )  # fmt: skip
+        record,
+        status=OUTCOMES[verdict.outcome],
+        outcome=verdict.outcome,
+        evidence=found,
+        loss=losses(),
+        curve=curve(verdict),
+        gate=record.gate | met,
+        dvc_lock_sha256=sha256_file(ROOT / "dvc.lock"),
+        finished_at=now(),
+        duration_s=round(seconds, 1),
+    )
     write_record(done)
     return done
 
@@ -97,21 +120,33 @@ def crash(record: Record, reason: str, seconds: float, words: str = "") -> Recor
     _require_open(folder_of(record))
     for name in COPIED:
         (folder_of(record) / name).unlink(missing_ok=True)
-    done = replace(record, status="CRASHED", reason=reason, words=words, finished_at=now(), duration_s=round(seconds, 1))
+    done = replace(
+        record,
+        status="CRASHED",
+        reason=reason,
+        words=words,
+        finished_at=now(),
+        duration_s=round(seconds, 1),
+    )
     write_record(done)
     return done
 
 
 def read_verdict(name: str, incumbent: str) -> Verdict:
-    """reports/judge.json, once it is certain that it is about this experiment and rests on validation results.
+    """reports/judge.json, once it is certain that it is about this experiment and rests on
+    validation results.
 
     Raises:
-        PawlError: missing, broken, contradictory, of another experiment or incumbent; results of another split.
+        PawlError: missing, broken, contradictory, of another experiment or incumbent; results of
+            another split.
     """
     verdict = Verdict.read(COPIED["judge.json"])
     about = verdict.experiment
     if (about.name, about.incumbent) != (name, incumbent):
-        told = f"the verdict is about {about.name!r:.80} against {about.incumbent!r:.80}, not {name!r} against {incumbent!r}"
+        told = (
+            f"the verdict is about {about.name!r:.80} against {about.incumbent!r:.80}, not {name!r}"
+            f" against {incumbent!r}"
+        )
         raise PawlError(told, where="reports/judge.json", fix=verdict.remedy)
     read_rows(COPIED["val.jsonl"], Row)
     EvalSummary.read(COPIED["val.json"])
@@ -121,12 +156,18 @@ def read_verdict(name: str, incumbent: str) -> Verdict:
 def curve(verdict: Verdict) -> dict[str, Any]:
     """What the judge reads in the training loss, without figures."""
     held = verdict.curve
-    return {"shape": held.shape, "learning_rate": held.learning_rate, "overfitting": held.overfitting} if held else {}
+    return (
+        {"shape": held.shape, "learning_rate": held.learning_rate, "overfitting": held.overfitting}
+        if held
+        else {}
+    )
 
 
 def summary(evidence: Evidence) -> dict[str, Any]:
     """The figures of a verdict that history needs: of what decided, and of each benchmark."""
-    benchmarks = {name: _figures(part, evidence.metric) for name, part in sorted(evidence.benchmarks.items())}
+    benchmarks = {
+        name: _figures(part, evidence.metric) for name, part in sorted(evidence.benchmarks.items())
+    }
     return {**_figures(evidence.deciding.figures, evidence.metric), "benchmarks": benchmarks}
 
 
@@ -143,10 +184,19 @@ def _figures(part: Figures, metric: Metric) -> dict[str, float]:
 
 
 def losses() -> dict[str, Any]:
-    """First, last and lowest finite training loss of reports/loss.csv and their number; {} where training logged none.
+    """First, last and lowest finite training loss of reports/loss.csv and their number; {} where
+    training logged none.
 
     Raises:
         PawlError: no loss curve there.
     """
-    found = [row.loss for row in read_losses(REPORTS / "loss.csv") if row.split == "train" and math.isfinite(row.loss)]
-    return {"first": found[0], "last": found[-1], "lowest": min(found), "points": len(found)} if found else {}
+    found = [
+        row.loss
+        for row in read_losses(REPORTS / "loss.csv")
+        if row.split == "train" and math.isfinite(row.loss)
+    ]
+    return (
+        {"first": found[0], "last": found[-1], "lowest": min(found), "points": len(found)}
+        if found
+        else {}
+    )

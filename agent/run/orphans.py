@@ -1,4 +1,6 @@
-"""What a killed agent left running. DVC dies with it, but the stage that DVC had started goes on, and nobody would record its result."""
+"""What a killed agent left running. DVC dies with it, but the stage that DVC had started goes on,
+and nobody would record its result.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from pathlib import Path
 from stages.common.files import ROOT
 
 MARK = "PAWL_AGENT_TREE"
-"""In the environment of everything that the agent of a working tree starts, and so of what these start."""
+"""In the environment of everything that the agent of a working tree starts, and so of what these
+start.
+"""
 
 
 def find() -> list[int]:
@@ -29,14 +33,20 @@ def _ancestors() -> set[int]:
     while pid > 1:
         found.add(pid)
         try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
+            pid = int(
+                Path(f"/proc/{pid}/stat")
+                .read_text(encoding="utf-8", errors="replace")
+                .rpartition(")")[2]
+                .split()[1]
+            )
         except (OSError, IndexError, ValueError):
             break
     return found
 
 
 def end(grace_s: float = 10.0) -> list[int]:
-    """End them: SIGINT, then SIGTERM, then SIGKILL, `grace_s` seconds apart; gives the processes that there were.
+    """End them: SIGINT, then SIGTERM, then SIGKILL, `grace_s` seconds apart; gives the processes
+    that there were.
 
     A git command is waited for instead: it is short, and half of a commit helps nobody.
     """
@@ -66,6 +76,8 @@ def git_at_work() -> bool:
     """Whether any git command runs in this working tree, be it a person's."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if _name(int(folder.name)) == "git" and (folder / "cwd").readlink().is_relative_to(ROOT):
+            if _name(int(folder.name)) == "git" and (folder / "cwd").readlink().is_relative_to(
+                ROOT
+            ):
                 return True
     return False

@@ -1,4 +1,6 @@
-"""What the training stage says about overrides before anything runs, so that what cannot work is a refusal and no crash."""
+"""What the training stage says about overrides before anything runs, so that what cannot work is a
+refusal and no crash.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ _CHECK_S = 600.0
 
 
 def check_training(overrides: Sequence[str]) -> str:
-    """What the training stage refuses about overrides: memory, arguments that do not go together; "" if nothing.
+    """What the training stage refuses about overrides: memory, arguments that do not go together;
+    "" if nothing.
 
-    Without a model and rows it only says what it refuses of the names below train.extra. If it cannot be
-    asked (an older stage, no answer), nothing is refused: the run itself will tell.
+    Without a model and rows it only says what it refuses of the names below train.extra. If it
+    cannot be asked (an older stage, no answer), nothing is refused: the run itself will tell.
     """
     free = [f"++{each}" if each.startswith(EXTRA) else each for each in overrides]
-    whole = all((ROOT / path).exists() for path in ("models/base.json", "models/base", "data/train"))
+    whole = all(
+        (ROOT / path).exists() for path in ("models/base.json", "models/base", "data/train")
+    )
     named = any(each.startswith("++") for each in free)
     if not (ROOT / "stages/train").is_dir() or not (whole or named):
         return ""

@@ -1,4 +1,6 @@
-"""Where a run of the agent stands: a small file that `resume` reads, and the line that a person watches."""
+"""Where a run of the agent stands: a small file that `resume` reads, and the line that a person
+watches.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,11 @@ def read_run() -> Run | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, AttributeError):
-        raise PawlError("cannot be read", where=str(RUN), fix="remove it; 'python -m agent restore' then puts the tree back") from None
+        raise PawlError(
+            "cannot be read",
+            where=str(RUN),
+            fix="remove it; 'python -m agent restore' then puts the tree back",
+        ) from None
 
 
 def say(text: str, end: str = "\n") -> None:
@@ -73,7 +79,9 @@ def say(text: str, end: str = "\n") -> None:
 
 
 class Progress:
-    """Writes down which state begins before it begins. Without a run (`try`), it only shows what the pipeline says."""
+    """Writes down which state begins before it begins. Without a run (`try`), it only shows what
+    the pipeline says.
+    """
 
     def __init__(self, run: Run | None = None, told: Callable[[], str] = lambda: "") -> None:
         self.run, self.told = run, told
@@ -81,7 +89,9 @@ class Progress:
         self._stage, self._open = "", False
 
     def enter(self, state: str, folder: str = "") -> None:
-        """A state begins: planning, editing, composing, running, recording, restoring, committing."""
+        """A state begins: planning, editing, composing, running, recording, restoring,
+        committing.
+        """
         if self.run is None:
             return
         self._count()
@@ -111,7 +121,9 @@ class Progress:
         self._since = now
 
     def hear(self, text: str, log: Path) -> None:
-        """Called about three times a second while the pipeline runs, with what it has written since."""
+        """Called about three times a second while the pipeline runs, with what it has written
+        since.
+        """
         if self.run is None:
             say(text, end="") if text else None
             return
@@ -127,7 +139,10 @@ class Progress:
         changed, self._stage = stage != self._stage, stage
         if sys.stdout.isatty() or changed or now - self._shown > _LINE_S:
             self._shown = now
-            self._line(f"agent: {self.run.folder}, {stage or 'starting'}, {clock(self.run.leg)}; {self.told()}")
+            self._line(
+                f"agent: {self.run.folder}, {stage or 'starting'}, {clock(self.run.leg)};"
+                f" {self.told()}"
+            )
 
     def _line(self, text: str) -> None:
         if not sys.stdout.isatty():

@@ -10,7 +10,8 @@ from typing import Any
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], None]]:
-    """The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt; more are ignored, so that the tree is put back in peace.
+    """The first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt; more are ignored, so that the
+    tree is put back in peace.
 
     Gives a function that ignores them from then on.
     """

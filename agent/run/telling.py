@@ -1,4 +1,6 @@
-"""What came out of an experiment, for people: on the terminal, in the commit, and why a stage failed."""
+"""What came out of an experiment, for people: on the terminal, in the commit, and why a stage
+failed.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def tell(record: Record) -> None:
 
 
 def message(record: Record) -> str:
-    """The commit message. Every line begins with our own word, so that no text of others becomes a trailer."""
+    """The commit message. Every line begins with our own word, so that no text of others becomes a
+    trailer.
+    """
     before = history.number(record.evidence.get("incumbent_accuracy"))
     after = history.number(record.evidence.get("accuracy"))
     numbers = ""
@@ -64,7 +68,9 @@ def reason_of(error: BaseException) -> str:
 
 
 def failed_at(stage: str, since: float) -> str:
-    """The stage that failed after `since`, and its error if the stage cannot have read test data."""
+    """The stage that failed after `since`, and its error if the stage cannot have read test
+    data.
+    """
     if not stage:
         return ""
     left = failure.read(stage, since)
@@ -75,7 +81,8 @@ def failed_at(stage: str, since: float) -> str:
 
 
 def explained(record: Record, stage: str, since: float) -> str:
-    """The judge's words on the stage that failed after `since`, in seconds since 1970; "" if it has none.
+    """The judge's words on the stage that failed after `since`, in seconds since 1970; "" if it has
+    none.
 
     What the judge paid for them goes into the account.
     """
@@ -88,6 +95,9 @@ def explained(record: Record, stage: str, since: float) -> str:
         return ""
     paid = said.get("paid")
     if record.run and isinstance(paid, dict):
-        read, written, cost = (history.number(paid.get(name)) or 0.0 for name in ("prompt_tokens", "output_tokens", "cost"))
+        read, written, cost = (
+            history.number(paid.get(name)) or 0.0
+            for name in ("prompt_tokens", "output_tokens", "cost")
+        )
         account.add_call(record.run, record.trial, "explain", int(read), int(written), cost)
     return plain(redact(str(said.get("reason") or "")), 1500)

@@ -16,7 +16,16 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from agent.knowledge.history import EXPERIMENTS, FILES, FOLDER_NAME, JOURNAL, LESSONS, LOOKS, Record, read_record
+from agent.knowledge.history import (
+    EXPERIMENTS,
+    FILES,
+    FOLDER_NAME,
+    JOURNAL,
+    LESSONS,
+    LOOKS,
+    Record,
+    read_record,
+)
 from agent.run import orphans
 from agent.run.progress import read_run
 from stages.common.errors import PawlError
@@ -35,19 +44,45 @@ _DVC = [sys.executable, "-m", "dvc"]
 
 
 def environment() -> dict[str, str]:
-    """This one's, with this Python's programs first, and without what would point git at another repository."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")}
+    """This one's, with this Python's programs first, and without what would point git at another
+    repository.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+    }
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
-    return {**kept, "PATH": path, "DVC_NO_ANALYTICS": "true", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", orphans.MARK: str(ROOT)}
+    return {
+        **kept,
+        "PATH": path,
+        "DVC_NO_ANALYTICS": "true",
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C.UTF-8",
+        orphans.MARK: str(ROOT),
+    }
 
 
-def call(argv: Sequence[str], *, stdin: str = "", check: bool = True, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command in the repository (124: longer than `timeout_s`), in a session of its own: Ctrl-C reaches us, not half a commit."""
+def call(
+    argv: Sequence[str], *, stdin: str = "", check: bool = True, timeout_s: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in the repository (124: longer than `timeout_s`), in a session of its own:
+    Ctrl-C reaches us, not half a commit.
+    """
     try:
         done = subprocess.run(
-            argv, cwd=ROOT, env=environment(), input=stdin, capture_output=True, text=True, encoding="utf-8", errors="replace",
-            start_new_session=True, check=False, timeout=timeout_s,
-        )  # fmt: skip
+            argv,
+            cwd=ROOT,
+            env=environment(),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+            check=False,
+            timeout=timeout_s,
+        )
     except subprocess.TimeoutExpired:
         done = subprocess.CompletedProcess(argv, 124, "", f"took longer than {timeout_s:g} s")
     except FileNotFoundError:
@@ -55,7 +90,9 @@ def call(argv: Sequence[str], *, stdin: str = "", check: bool = True, timeout_s:
     if check and done.returncode:
         shown = " ".join(argv[:3]).replace(sys.executable, "python")
         raise PawlError(
-            f"'{plain(shown, 80)}' failed: {plain(done.stderr or done.stdout, 600)}", where=str(ROOT), fix="mend that, then run again"
+            f"'{plain(shown, 80)}' failed: {plain(done.stderr or done.stdout, 600)}",
+            where=str(ROOT),
+            fix="mend that, then run again",
         )
     return done
 
@@ -69,22 +106,30 @@ def head() -> str:
 
 
 def require_ready() -> str:
-    """Refuse a tree in which an experiment cannot be told apart from other work; returns the commit to start from.
+    """Refuse a tree in which an experiment cannot be told apart from other work; returns the commit
+    to start from.
 
     Raises:
-        PawlError: no repository or commit, detached HEAD, a merge under way, no identity, changes, another run under way.
+        PawlError: no repository or commit, detached HEAD, a merge under way, no identity, changes,
+            another run under way.
     """
     _require_repository()
     if call(["git", "rev-parse", "--verify", "-q", "HEAD"], check=False).returncode:
-        raise PawlError("the repository has no commit yet", where=str(ROOT), fix="git add . && git commit")
+        raise PawlError(
+            "the repository has no commit yet", where=str(ROOT), fix="git add . && git commit"
+        )
     if call(["git", "symbolic-ref", "-q", "HEAD"], check=False).returncode:
         fix = "git switch main, or git switch -c <new branch>"
-        raise PawlError("HEAD is detached: a kept experiment would be on no branch", where=str(ROOT), fix=fix)
+        raise PawlError(
+            "HEAD is detached: a kept experiment would be on no branch", where=str(ROOT), fix=fix
+        )
     git_folder = Path(git("rev-parse", "--absolute-git-dir").strip())
     for name in ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply"):
         if (git_folder / name).exists():
             fix = "finish or abort it: see 'git status'"
-            raise PawlError("a merge, rebase or cherry-pick is under way", where=str(git_folder / name), fix=fix)
+            raise PawlError(
+                "a merge, rebase or cherry-pick is under way", where=str(git_folder / name), fix=fix
+            )
     require_idle()
     if left := unfinished():
         where = f"experiments/{', '.join(path.name for path in left)}"
@@ -92,21 +137,35 @@ def require_ready() -> str:
         fix = "python -m agent restore"
         if run and not run.ended:
             fix = f"python -m agent resume, to go on with the run {run.id}; or give it up: {fix}"
-        raise PawlError("an experiment was cut short, or could not be committed", where=where, fix=fix)
-    if dirty := [path for path in changed() if path not in (_LOOKS, PAGE)]:  # a look stays looked at: committed with the next record
-        where = ", ".join(plain(path, 80) for path in dirty[:5]) + (f" and {len(dirty) - 5} more" if len(dirty) > 5 else "")
         raise PawlError(
-            "the working tree has changes that no commit holds", where=where, fix="commit them, or put them aside with 'git stash -u'"
+            "an experiment was cut short, or could not be committed", where=where, fix=fix
+        )
+    # a look stays looked at: committed with the next record
+    if dirty := [path for path in changed() if path not in (_LOOKS, PAGE)]:
+        where = ", ".join(plain(path, 80) for path in dirty[:5]) + (
+            f" and {len(dirty) - 5} more" if len(dirty) > 5 else ""
+        )
+        raise PawlError(
+            "the working tree has changes that no commit holds",
+            where=where,
+            fix="commit them, or put them aside with 'git stash -u'",
         )
     if call(["git", "var", "GIT_COMMITTER_IDENT"], check=False).returncode:
-        raise PawlError("git does not know who commits", fix="git config user.name 'Your Name' && git config user.email you@example.org")
+        raise PawlError(
+            "git does not know who commits",
+            fix="git config user.name 'Your Name' && git config user.email you@example.org",
+        )
     return head()
 
 
 def _require_repository() -> None:
     top = call(["git", "rev-parse", "--show-toplevel"], check=False)
     if top.returncode and "not a git repository" not in top.stderr:
-        raise PawlError(f"git does not work here: {plain(top.stderr, 300)}", where=str(ROOT), fix="mend that, then run again")
+        raise PawlError(
+            f"git does not work here: {plain(top.stderr, 300)}",
+            where=str(ROOT),
+            fix="mend that, then run again",
+        )
     if top.returncode or Path(top.stdout.strip()).resolve() != ROOT:
         fix = "clone Pawl with git, or: git init && git add . && git commit"
         raise PawlError("not in a git repository of its own", where=str(ROOT), fix=fix)
@@ -119,27 +178,44 @@ def require_idle() -> None:
     holders = {f"dvc (process {plain(pid, 20)})" for pid in dvc_processes()}
     for path in sorted((ROOT / ".pawl").glob("*.lock")):
         if path.name != "agent.lock" and locked(path):
-            holders.add(f"{path.stem} (process {plain(path.read_text(encoding='utf-8', errors='replace'), 20)})")
+            holders.add(
+                f"{path.stem} (process"
+                f" {plain(path.read_text(encoding='utf-8', errors='replace'), 20)})"
+            )
     if holders:
         fix = "wait for it, or end it with kill and its number"
-        raise PawlError(f"already at work in this tree: {', '.join(sorted(holders))}", where=str(ROOT), fix=fix)
+        raise PawlError(
+            f"already at work in this tree: {', '.join(sorted(holders))}", where=str(ROOT), fix=fix
+        )
 
 
 def changed() -> list[str]:
     """Paths that differ from HEAD, or that git does not know; ignored files do not count."""
-    entries = git("-c", "status.renames=false", "status", "--porcelain", "-z", "--untracked-files=all").split("\0")
+    entries = git(
+        "-c", "status.renames=false", "status", "--porcelain", "-z", "--untracked-files=all"
+    ).split("\0")
     return [entry[3:] for entry in entries if entry]
 
 
 def unfinished() -> list[Path]:
-    """Folders that no commit holds and that we left: nothing but our files, planned, or finished from this very commit."""
+    """Folders that no commit holds and that we left: nothing but our files, planned, or finished
+    from this very commit.
+    """
     return [path for path in unheld() if _left_by_us(path)]
 
 
 def unheld() -> list[Path]:
     """Folders of experiments/ that HEAD does not hold."""
     held = set(git("ls-tree", "--name-only", "HEAD", "experiments/").splitlines())
-    folders = [path for path in EXPERIMENTS.iterdir() if path.is_dir() and FOLDER_NAME.fullmatch(path.name)] if EXPERIMENTS.is_dir() else []
+    folders = (
+        [
+            path
+            for path in EXPERIMENTS.iterdir()
+            if path.is_dir() and FOLDER_NAME.fullmatch(path.name)
+        ]
+        if EXPERIMENTS.is_dir()
+        else []
+    )
     return sorted(path for path in folders if f"experiments/{path.name}" not in held)
 
 
@@ -160,7 +236,9 @@ def foreign_changes(folder: Path) -> list[str]:
 
 
 def restore() -> bool:
-    """Put conf, params, lock, reports and journal back to HEAD, and DVC's outputs to that lock; False where its cache lacks some."""
+    """Put conf, params, lock, reports and journal back to HEAD, and DVC's outputs to that lock;
+    False where its cache lacks some.
+    """
     paths = [*STATE, *_GENERATED]
     git("reset", "-q", "--", *paths, "experiments")
     held = [path for path in paths if git("ls-tree", "--name-only", "HEAD", path).strip()]
@@ -171,7 +249,9 @@ def restore() -> bool:
 
 
 def take_up() -> list[int]:
-    """After a kill: end what it left running, and mend what it left half-written; gives the processes that were ended."""
+    """After a kill: end what it left running, and mend what it left half-written; gives the
+    processes that were ended.
+    """
     _require_repository()
     ended = orphans.end()
     lock = Path(git("rev-parse", "--absolute-git-dir").strip()) / "index.lock"
@@ -182,19 +262,26 @@ def take_up() -> list[int]:
     git("reset", "-q", "--", *STATE, *_GENERATED, _LOOKS, "experiments", check=False)
     try:
         YAML(typ="safe").load((ROOT / "dvc.lock").read_text(encoding="utf-8"))
-    except (OSError, ValueError, YAMLError):  # DVC was killed while it wrote; its run-cache knows the stages that were done
+    except (OSError, ValueError, YAMLError):
+        # DVC was killed while it wrote; its run-cache knows the stages that were done
         git("checkout", "-q", "HEAD", "--", "dvc.lock", check=False)
     return ended
 
 
 def forget_edit() -> None:
-    """conf/ and params.yaml as the commit has them; what stages have made stays, so that none of them runs again."""
+    """conf/ and params.yaml as the commit has them; what stages have made stays, so that none of
+    them runs again.
+    """
     git("checkout", "-q", "HEAD", "--", *STATE[:2])
 
 
 def planned() -> list[Record]:
     """Experiments that were begun and have no result yet."""
-    return [read_record(folder) for folder in unfinished() if (folder / "record.json").exists() and not _finished(folder)]
+    return [
+        read_record(folder)
+        for folder in unfinished()
+        if (folder / "record.json").exists() and not _finished(folder)
+    ]
 
 
 def uncommitted() -> list[Record]:
@@ -216,7 +303,9 @@ def _finished(folder: Path) -> bool:
 
 
 def put_back() -> list[str]:
-    """Undo a planned experiment that was cut short; returns the folders removed, which go last, since they tell that there is work left."""
+    """Undo a planned experiment that was cut short; returns the folders removed, which go last,
+    since they tell that there is work left.
+    """
     _require_repository()
     require_idle()
     left = [folder for folder in unfinished() if not _finished(folder)]
@@ -230,7 +319,9 @@ def put_back() -> list[str]:
 
 def commit(paths: Sequence[str], message: str) -> str:
     """Commit exactly `paths`, whatever else is staged; returns the commit."""
-    known = [path for path in paths if (ROOT / path).exists() or git("ls-files", "--", path).strip()]
+    known = [
+        path for path in paths if (ROOT / path).exists() or git("ls-files", "--", path).strip()
+    ]
     git("add", "-A", "--", *known)
     if git("status", "--porcelain", "--", *known).strip():
         git("commit", "-q", "--cleanup=verbatim", "-F", "-", "--only", "--", *known, stdin=message)
@@ -238,11 +329,16 @@ def commit(paths: Sequence[str], message: str) -> str:
 
 
 def commit_record(folder: Path, message: str, *, with_state: bool) -> str:
-    return commit([*(STATE if with_state else ()), PAGE, *_GENERATED, _LOOKS, f"experiments/{folder.name}"], message)
+    return commit(
+        [*(STATE if with_state else ()), PAGE, *_GENERATED, _LOOKS, f"experiments/{folder.name}"],
+        message,
+    )
 
 
 def show_page() -> None:
-    """Build the page again, with every experiment; one that cannot be built costs the page, not the record."""
+    """Build the page again, with every experiment; one that cannot be built costs the page, not the
+    record.
+    """
     if (ROOT / "stages/report").is_dir():
         call([sys.executable, "-m", "stages.report"], check=False)
 
@@ -252,7 +348,9 @@ def compose_params() -> None:
 
 
 def repro(log: Path, timeout_s: float, hear: Callable[[str, Path], None]) -> int:
-    """`dvc repro` in a process group of its own; its output goes to `log` and, as it comes, to `hear`. 124: it took too long."""
+    """`dvc repro` in a process group of its own; its output goes to `log` and, as it comes, to
+    `hear`. 124: it took too long.
+    """
     log.unlink(missing_ok=True)
     seen = 0
 
@@ -268,7 +366,14 @@ def repro(log: Path, timeout_s: float, hear: Callable[[str, Path], None]) -> int
     previous = Path.cwd()
     os.chdir(ROOT)
     try:
-        code = run([*_DVC, "repro"], log=log, env=environment(), timeout_s=timeout_s, watch=follow, poll_s=0.3)
+        code = run(
+            [*_DVC, "repro"],
+            log=log,
+            env=environment(),
+            timeout_s=timeout_s,
+            watch=follow,
+            poll_s=0.3,
+        )
     finally:
         os.chdir(previous)
     follow()
@@ -276,7 +381,9 @@ def repro(log: Path, timeout_s: float, hear: Callable[[str, Path], None]) -> int
 
 
 def out_of_date() -> dict[str, Any]:
-    """What `dvc status` would rerun; empty where every report belongs to the present parameters, code and data."""
+    """What `dvc status` would rerun; empty where every report belongs to the present parameters,
+    code and data.
+    """
     try:
         status = json.loads(call([*_DVC, "status", "--json"]).stdout)
     except ValueError:

@@ -1,10 +1,13 @@
-"""Make the validation and test items, fixed by the benchmark's seed: the same parameters give the same bytes.
+"""Make the validation and test items, fixed by the benchmark's seed: the same parameters give the
+same bytes.
 
 python -m stages.build_benchmark
-python -m stages.build_benchmark --self-test        which known replies each benchmark's scoring gets right; writes nothing
+python -m stages.build_benchmark --self-test        which known replies each benchmark's scoring
+gets right; writes nothing
 
-Writes data/benchmark/val/<task>.jsonl and data/benchmark/test/<task>.jsonl, rows {item_id, benchmark, question, answer, category};
-for a dataset of OpenCompass also the conversation, what its evaluator compares with, and <task>.scoring.json, which names that evaluator.
+Writes data/benchmark/val/<task>.jsonl and data/benchmark/test/<task>.jsonl, rows {item_id,
+benchmark, question, answer, category}; for a dataset of OpenCompass also the conversation, what its
+evaluator compares with, and <task>.scoring.json, which names that evaluator.
 reports/build_benchmark.json has counts, hashes and licences.
 """
 
@@ -45,15 +48,28 @@ def write(tasks: dict[str, Task], folder: Path) -> dict[str, str]:
 
 def counts(task: Task) -> TaskCounts:
     """What the report says of a task; what is nothing is left out."""
-    more: dict[str, Any] = {"repeated": task.repeated[:_GROUPS], "in_worked_examples": task.shown, "spare": task.spare}
+    more: dict[str, Any] = {
+        "repeated": task.repeated[:_GROUPS],
+        "in_worked_examples": task.shown,
+        "spare": task.spare,
+    }
     told = {name: value for name, value in more.items() if value}
-    return TaskCounts(val=len(task.val), test=len(task.test), duplicates=task.duplicates, licence=task.licence, **told)
+    return TaskCounts(
+        val=len(task.val),
+        test=len(task.test),
+        duplicates=task.duplicates,
+        licence=task.licence,
+        **told,
+    )
 
 
 def make(benchmark: Benchmark, root: Path) -> BenchmarkReport:
     """Build and write everything under `root`, and return the report."""
     tasks = build(benchmark)
-    tested = {name: selftest.examine_items(name, task.val, task.test, task.scoring, benchmark) for name, task in tasks.items()}
+    tested = {
+        name: selftest.examine_items(name, task.val, task.test, task.scoring, benchmark)
+        for name, task in tasks.items()
+    }
     report = BenchmarkReport(
         name=benchmark.name,
         seed=benchmark.seed,
@@ -72,32 +88,56 @@ def remarks(name: str, task: TaskCounts, params: Any) -> list[str]:
     found, spare = [], task.spare
     if train := spare.get("train"):
         taken = takes_train_part(params.benchmark.tasks[name], params.data.sources)
-        unused = ", which no training source takes (part: train): benchmark.splits=halves asks them too"
+        unused = (
+            ", which no training source takes (part: train): benchmark.splits=halves asks them too"
+        )
         found.append(f"{train} more questions are in the train part{'' if taken else unused}")
     if beyond := spare.get("beyond"):
-        found.append(f"{beyond} more questions are beyond benchmark.val_items and benchmark.test_items")
+        found.append(
+            f"{beyond} more questions are beyond benchmark.val_items and benchmark.test_items"
+        )
     return [*found, detect.told(task.val, params.judge.alpha, params.judge.min_effect)]
 
 
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m stages.build_benchmark", description=__doc__, formatter_class=form)
-    parser.add_argument("--self-test", action="store_true", help="of every option of conf/benchmark whose data can be had here")
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.build_benchmark", description=__doc__, formatter_class=form
+    )
+    parser.add_argument(
+        "--self-test",
+        action="store_true",
+        help="of every option of conf/benchmark whose data can be had here",
+    )
     if parser.parse_args().self_test:
         table.show()
         return
-    with stage_lock("build_benchmark"), load_params(
-        *tracked("build_benchmark"), untracked=["data.sources", "judge.alpha", "judge.min_effect"], inputs=["data/local"]
-    ) as params:  # fmt: skip
+    with (
+        stage_lock("build_benchmark"),
+        load_params(
+            *tracked("build_benchmark"),
+            untracked=["data.sources", "judge.alpha", "judge.min_effect"],
+            inputs=["data/local"],
+        ) as params,
+    ):
         report = make(params.benchmark, ROOT)
         for name, task in report.tasks.items():
-            print(f"build_benchmark: {name}: {task.val} validation and {task.test} test items, {task.duplicates} duplicates dropped")
+            print(
+                f"build_benchmark: {name}: {task.val} validation and {task.test} test items,"
+                f" {task.duplicates} duplicates dropped"
+            )
             if shown := task.in_worked_examples:
-                print(f"build_benchmark: {name}: {shown} questions left out: its own worked examples show them with their answers")
+                print(
+                    f"build_benchmark: {name}: {shown} questions left out: its own worked examples"
+                    " show them with their answers"
+                )
             for remark in remarks(name, task, params):
                 print(f"build_benchmark: {name}: {remark}")
             print(f"build_benchmark: {name}: scored by {report.self_test[name].scored_by}")
-        print(f"build_benchmark: no question is in both; val {report.val_sha256[:12]}, test {report.test_sha256[:12]}")
+        print(
+            f"build_benchmark: no question is in both; val {report.val_sha256[:12]}, test"
+            f" {report.test_sha256[:12]}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Items that stand among the worked examples of their own prompt, with the answer: a suite's configuration may take both from one file."""
+"""Items that stand among the worked examples of their own prompt, with the answer: a suite's
+configuration may take both from one file.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,25 @@ from typing import Any
 from stages.common.questions import normalize
 
 _ENOUGH = 8
-"""Words from which the longest part of a question (its text, its passage) tells it alone, whatever its choices."""
+"""Words from which the longest part of a question (its text, its passage) tells it alone, whatever
+its choices.
+"""
 _FEW = 4
-"""Words below which a question may stand in another one by chance: it has to end a line of the template."""
+"""Words below which a question may stand in another one by chance: it has to end a line of the
+template.
+"""
 
 
 def shown(config: dict[str, Any], dataset: Any, shots: Sequence[Sequence[int]]) -> set[int]:
     """The numbers of the test items that their own examples hold.
 
     Args:
-        shots: for each test item the rows of `dataset.train` that are its examples. What a template itself says counts too.
+        shots: for each test item the rows of `dataset.train` that are its examples. What a template
+            itself says counts too.
     """
-    columns = [name for name in config["reader_cfg"]["input_columns"] if name in dataset.test.column_names]
+    columns = [
+        name for name in config["reader_cfg"]["input_columns"] if name in dataset.test.column_names
+    ]
     template = list(dict.fromkeys(_texts(config["infer_cfg"])))
     whole = [normalize(text) for text in template]
     lines = {normalize(line) for text in template for line in text.splitlines()}
@@ -29,7 +38,10 @@ def shown(config: dict[str, Any], dataset: Any, shots: Sequence[Sequence[int]]) 
     found = set()
     for number, row in enumerate(dataset.test):
         parts = _parts(row, columns)
-        if parts and (_said(parts, whole, lines) or any(_same(parts, example(int(shot))) for shot in shots[number])):
+        if parts and (
+            _said(parts, whole, lines)
+            or any(_same(parts, example(int(shot))) for shot in shots[number])
+        ):
             found.add(number)
     return found
 
@@ -51,9 +63,14 @@ def _same(parts: tuple[str, ...], example: tuple[str, ...]) -> bool:
 def _said(parts: tuple[str, ...], texts: list[str], lines: set[str]) -> bool:
     """Whether the template says this question."""
     if sum(len(part.split()) for part in parts) < _FEW:
-        return any(all(_holds(line, part) for part in parts) and line.endswith(parts[-1]) for line in lines)
+        return any(
+            all(_holds(line, part) for part in parts) and line.endswith(parts[-1]) for line in lines
+        )
     longest = _longest(parts)
-    return any((longest and _holds(text, longest)) or all(_holds(text, part) for part in parts) for text in texts)
+    return any(
+        (longest and _holds(text, longest)) or all(_holds(text, part) for part in parts)
+        for text in texts
+    )
 
 
 def _holds(text: str, part: str) -> bool:

@@ -1,4 +1,6 @@
-"""The self-test of every option of conf/benchmark, as a table: `python -m stages.build_benchmark --self-test`."""
+"""The self-test of every option of conf/benchmark, as a table:
+`python -m stages.build_benchmark --self-test`.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +19,51 @@ from stages.common.files import ROOT, write_jsonl
 from stages.common.schema import Benchmark
 
 _COLUMNS = ("gold", "sentences", "wrong", "empty", "label", "essay")
-_QA = [("What is the capital of France?", "Paris"), ("How much is 12 + 30?", "42"), ("Who wrote Faust?", "Goethe"), ("Is ice cold?", "yes")]
-_MCQ = [{"question": f"Which one is {word}?", "A": "red", "B": "blue", "C": "green", "answer": letter} for word, letter in
-        (("the sky", "B"), ("grass", "C"), ("blood", "A"), ("the sea", "B"))]  # fmt: skip
+_QA = [
+    ("What is the capital of France?", "Paris"),
+    ("How much is 12 + 30?", "42"),
+    ("Who wrote Faust?", "Goethe"),
+    ("Is ice cold?", "yes"),
+]
+_MCQ = [
+    {"question": f"Which one is {word}?", "A": "red", "B": "blue", "C": "green", "answer": letter}
+    for word, letter in (("the sky", "B"), ("grass", "C"), ("blood", "A"), ("the sea", "B"))
+]
 
 
 def show() -> None:
     """Print the table; options whose data are not here stand below it, with what gets them."""
     os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
-    print("| option | dataset | scored by | " + " | ".join(_COLUMNS) + " |\n|---|---|---|" + "---|" * len(_COLUMNS))
+    print(
+        "| option | dataset | scored by | "
+        + " | ".join(_COLUMNS)
+        + " |\n|---|---|---|"
+        + "---|" * len(_COLUMNS)
+    )
     absent = []
     for path in sorted((ROOT / "conf/benchmark").glob("*.yaml")):
         try:
             for name, found in examined(path):
                 print(
-                    f"| {path.stem} | {name} | {found['scored_by']} | " + " | ".join(_cell(found, column) for column in _COLUMNS) + " |",
+                    f"| {path.stem} | {name} | {found['scored_by']} | "
+                    + " | ".join(_cell(found, column) for column in _COLUMNS)
+                    + " |",
                     flush=True,
                 )
         except PawlError as error:
             absent.append(f"{path.stem}: {error.what}; {error.fix}")
-    print("\nA cell is the share of replies that scoring gets right. Two numbers: OpenCompass's own, and what decides.")
+    print(
+        "\nA cell is the share of replies that scoring gets right. Two numbers: OpenCompass's own,"
+        " and what decides."
+    )
     for line in absent:
         print(line)
 
 
 def examined(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each dataset of an option and what the self-test says of it; options for items of one's own are tried with a few examples."""
+    """Each dataset of an option and what the self-test says of it; options for items of one's own
+    are tried with a few examples.
+    """
     benchmark = declared(path)
     tasks = list(_examples(benchmark)) if _own(benchmark) else _built(benchmark)
     for name, val, test, scoring in tasks:
@@ -51,7 +72,9 @@ def examined(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def declared(path: Path) -> Benchmark:
     """An option of conf/benchmark as an object."""
-    made = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Benchmark), OmegaConf.load(path)))
+    made = OmegaConf.to_object(
+        OmegaConf.merge(OmegaConf.structured(Benchmark), OmegaConf.load(path))
+    )
     assert isinstance(made, Benchmark)
     return made
 
@@ -65,19 +88,31 @@ def _built(benchmark: Benchmark) -> list[tuple[str, list[Any], list[Any], dict[s
     return [(name, task.val, task.test, task.scoring) for name, task in build(benchmark).items()]
 
 
-def _examples(benchmark: Benchmark) -> Iterator[tuple[str, list[Any], list[Any], dict[str, Any] | None]]:
+def _examples(
+    benchmark: Benchmark,
+) -> Iterator[tuple[str, list[Any], list[Any], dict[str, Any] | None]]:
     rows = [{"question": question, "answer": answer} for question, answer in _QA]
     for name in benchmark.tasks:
-        yield f"{name} (examples)", [{"item_id": row["question"], "benchmark": name, **row} for row in rows], [], None
+        yield (
+            f"{name} (examples)",
+            [{"item_id": row["question"], "benchmark": name, **row} for row in rows],
+            [],
+            None,
+        )
     for name, suite in benchmark.suites.items():
         with tempfile.TemporaryDirectory(prefix="pawl-") as folder:
             path = Path(folder) / "items.jsonl"
             write_jsonl(path, _MCQ if suite.config == "custom_mcq" else rows)
-            read = convert.own(path, Path(folder) / "own.jsonl", chosen=suite.config == "custom_mcq")
+            read = convert.own(
+                path, Path(folder) / "own.jsonl", chosen=suite.config == "custom_mcq"
+            )
             for dataset in opencompass.read_datasets(name, suite, read):
                 yield (
                     f"{name} (examples)",
-                    [{"item_id": item["question"], "benchmark": name, **item} for item in dataset.items],
+                    [
+                        {"item_id": item["question"], "benchmark": name, **item}
+                        for item in dataset.items
+                    ],
                     [],
                     dataset.scoring,
                 )

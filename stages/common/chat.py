@@ -1,8 +1,11 @@
-"""One JSON object from a language model that helps: asked for by schema, validated, repaired at most `repairs` times.
+"""One JSON object from a language model that helps: asked for by schema, validated, repaired at
+most `repairs` times.
 
-    structured(llm, [{"role": "user", "content": ...}], {"type": "object", "properties": ..., "required": ...}).value
+    structured(llm, [{"role": "user", "content": ...}], {"type": "object", "properties": ...,
+    "required": ...}).value
 
-The value is data that fits the schema, and no more than that: whoever uses it still has to check what it says.
+The value is data that fits the schema, and no more than that: whoever uses it still has to check
+what it says.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ class Structured:
 
     Attributes:
         value: the object, valid under the schema.
-        prompt_tokens, output_tokens: of all requests of the call, a repair included, as the server counts them.
+        prompt_tokens, output_tokens: of all requests of the call, a repair included, as the server
+            counts them.
         cost: of these, in the money of `llm.price_in` and `llm.price_out`.
         repaired: the first reply was not valid.
         raw: the text of the valid reply.
@@ -60,12 +64,15 @@ class NoReply(PawlError):
         self.cost = client.llm.cost(*client.spent)
 
 
-def structured(llm: LLM, messages: Messages, schema: dict[str, Any], *, repairs: int = 1) -> Structured:
+def structured(
+    llm: LLM, messages: Messages, schema: dict[str, Any], *, repairs: int = 1
+) -> Structured:
     """Ask for one JSON object that fits `schema`.
 
-    The schema goes along as `response_format`; a server that refuses it is asked in words. Faults that may pass are
-    asked for again (see llm.Client). A reply that is not valid is sent back with what is wrong about it, `repairs`
-    times; one that was cut off before its first word is not, since it would be again.
+    The schema goes along as `response_format`; a server that refuses it is asked in words. Faults
+    that may pass are asked for again (see llm.Client). A reply that is not valid is sent back with
+    what is wrong about it, `repairs` times; one that was cut off before its first word is not,
+    since it would be again.
 
     Raises:
         PawlError: no server is configured, or its key is not set.
@@ -77,7 +84,9 @@ def structured(llm: LLM, messages: Messages, schema: dict[str, Any], *, repairs:
     return asyncio.run(_structured(Client(llm), messages, schema, repairs))
 
 
-async def _structured(client: Client, messages: Messages, schema: dict[str, Any], repairs: int) -> Structured:
+async def _structured(
+    client: Client, messages: Messages, schema: dict[str, Any], repairs: int
+) -> Structured:
     llm, asked, tries, by_schema = client.llm, list(messages), 0, True
     fix = "choose a larger model, or a server that constrains its output to a JSON schema"
     async with client:
@@ -86,16 +95,25 @@ async def _structured(client: Client, messages: Messages, schema: dict[str, Any]
             try:
                 reply, by_schema = await _one(client, asked, schema, by_schema)
             except Failed as error:
-                why = "see that the server runs and serves this model, that the key is right, and that timeout_s is long enough"
+                why = (
+                    "see that the server runs and serves this model, that the key is right, and"
+                    " that timeout_s is long enough"
+                )
                 raise NoReply(f"{llm.model} did not answer: {error}", why, client) from None
             text = _utf8(reply.text)
             value, problem = _read(text, reply.finish_reason == "length", schema)
             if value is not None:
                 _tell(llm, reply)
                 return Structured(
-                    value, *client.spent, llm.cost(*client.spent), tries > 1, text,
-                    client.estimated, _utf8(reply.model), reply.not_sent,
-                )  # fmt: skip
+                    value,
+                    *client.spent,
+                    llm.cost(*client.spent),
+                    tries > 1,
+                    text,
+                    client.estimated,
+                    _utf8(reply.model),
+                    reply.not_sent,
+                )
             thought_only = reply.missing and reply.finish_reason == "length"
             if thought_only:
                 fix = "raise max_output_tokens: what it thinks counts too"
@@ -106,7 +124,9 @@ async def _structured(client: Client, messages: Messages, schema: dict[str, Any]
             asked = [*messages, shown, _repair(problem, schema)]
 
 
-async def _one(client: Client, messages: Messages, schema: dict[str, Any], by_schema: bool) -> tuple[Reply, bool]:
+async def _one(
+    client: Client, messages: Messages, schema: dict[str, Any], by_schema: bool
+) -> tuple[Reply, bool]:
     """One reply, and whether the server takes schemas."""
     if by_schema:
         named = {"name": "reply", "strict": True, "schema": schema}
@@ -124,14 +144,18 @@ async def _one(client: Client, messages: Messages, schema: dict[str, Any], by_sc
 def _tell(llm: LLM, reply: Reply) -> None:
     """Say on standard error what the server did other than it was asked."""
     if reply.model:
-        print(f"note: {llm.model} was asked, and the reply is signed {reply.model}", file=sys.stderr)
+        print(
+            f"note: {llm.model} was asked, and the reply is signed {reply.model}", file=sys.stderr
+        )
     if reply.not_sent:
         left_out = ", ".join(reply.not_sent)
         print(f"note: {llm.model} does not take {left_out}: it was asked without", file=sys.stderr)
 
 
 def first_object(text: str) -> dict[str, Any] | None:
-    """The first JSON object in a reply, outside of what the model thought aloud; NaN and Infinity are no JSON."""
+    """The first JSON object in a reply, outside of what the model thought aloud; NaN and Infinity
+    are no JSON.
+    """
     thoughts, end, said = text.rpartition("</think>")
     # each <think> in the first part has its end there, so that none is looked for in vain
     before = re.sub(r"<think>.*?</think>", " ", thoughts + end, flags=re.DOTALL)
@@ -149,7 +173,9 @@ def first_object(text: str) -> dict[str, Any] | None:
 
 
 def _utf8(text: str) -> str:
-    """Text without the lone surrogates that a JSON escape can hold and no file or request can carry."""
+    """Text without the lone surrogates that a JSON escape can hold and no file or request can
+    carry.
+    """
     return text.encode("utf-8", "replace").decode()
 
 
@@ -180,4 +206,7 @@ def _repair(problem: str, schema: dict[str, Any]) -> dict[str, str]:
 
 
 def _in_words(schema: dict[str, Any]) -> str:
-    return "Reply with one JSON object and nothing else. It has to be valid under this JSON schema:\n" + json.dumps(schema)
+    return (
+        "Reply with one JSON object and nothing else. It has to be valid under this JSON schema:\n"
+        + json.dumps(schema)
+    )

@@ -1,4 +1,6 @@
-"""What to do where the keys of a file's rows are none of ours: the columns found, and a guess at which is which, to paste."""
+"""What to do where the keys of a file's rows are none of ours: the columns found, and a guess at
+which is which, to paste.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,22 @@ from collections.abc import Sequence
 from stages.common.records import Bad
 
 _HINTS = {
-    "question": "question query prompt problem instruction input request message utterance sentence text ticket body content review title",
-    "answer": "answer solution output response reply completion target label intent class category sentiment summary translation gold",
+    "question": (
+        "question query prompt problem instruction input request message utterance sentence text"
+        " ticket body content review title"
+    ),
+    "answer": (
+        "answer solution output response reply completion target label intent class category"
+        " sentiment summary translation gold"
+    ),
 }
 """Words of a column's name that say what it holds, the surest first."""
 _LONGEST = 40  # characters of a name; a longer one is a cell of a table without a header
 
 
 def fix(bad: Sequence[Bad], where: str) -> str:
-    """What helps, if bad rows are bad because of their keys; "" where something else is wrong with them.
+    """What helps, if bad rows are bad because of their keys; "" where something else is wrong with
+    them.
 
     Args:
         where: the source's dotted key in params.yaml.
@@ -35,8 +44,13 @@ def _named(found: Sequence[str], where: str) -> str:
         return "write the names of the columns into the first line: question,answer"
     taken = guess(found)
     if len(taken) < 2:
-        return f"say which columns are which: {where}.columns.question=NAME {where}.columns.answer=NAME"
-    return "perhaps " + " ".join(_pasted(f"{where}.columns.{ours}", name) for ours, name in taken.items())
+        return (
+            f"say which columns are which: {where}.columns.question=NAME"
+            f" {where}.columns.answer=NAME"
+        )
+    return "perhaps " + " ".join(
+        _pasted(f"{where}.columns.{ours}", name) for ours, name in taken.items()
+    )
 
 
 def _pasted(key: str, name: str) -> str:
@@ -45,11 +59,17 @@ def _pasted(key: str, name: str) -> str:
 
 
 def guess(found: Sequence[str]) -> dict[str, str]:
-    """Which column is the question and which the answer, by their names; of two columns the second is the answer."""
+    """Which column is the question and which the answer, by their names; of two columns the second
+    is the answer.
+    """
     taken: dict[str, str] = {}
     for ours, hints in _HINTS.items():
         for hint in hints.split():
-            near = [name for name in found if hint in re.split(r"[^a-z]+", name.lower()) and name not in taken.values()]
+            near = [
+                name
+                for name in found
+                if hint in re.split(r"[^a-z]+", name.lower()) and name not in taken.values()
+            ]
             if near and ours not in taken:
                 taken[ours] = near[0]
     rest = [name for name in found if name not in taken.values()]

@@ -1,7 +1,8 @@
-"""What a failed stage leaves behind: .pawl/failure/STAGE.json, read by the judge's explain-failure and by people.
+"""What a failed stage leaves behind: .pawl/failure/STAGE.json, read by the judge's explain-failure
+and by people.
 
-`stage_lock` (process.py) does it for every stage. A stage that knows more (the exit code of its child, the end of a log) puts that into
-`PawlError.details`, under the names of `record`.
+`stage_lock` (process.py) does it for every stage. A stage that knows more (the exit code of its
+child, the end of a log) puts that into `PawlError.details`, under the names of `record`.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ from stages.common.redaction import redact
 
 FOLDER = Path(".pawl/failure")
 SEES_NO_TEST = ("fetch_model", "train", "eval_val", "judge")
-"""Stages of which more than the class and the error may be told. The others read test items or test results."""
+"""Stages of which more than the class and the error may be told. The others read test items or test
+results.
+"""
 TAIL = 4000
 """Characters kept of a log, and of a traceback."""
 
 
 @contextmanager
 def recorded(stage: str) -> Iterator[None]:
-    """A stage (its DVC name) at work: an earlier failure of it is forgotten, and whatever ends the block early is recorded and goes on."""
+    """A stage (its DVC name) at work: an earlier failure of it is forgotten, and whatever ends the
+    block early is recorded and goes on.
+    """
     forget(stage)
     try:
         yield
@@ -45,10 +50,15 @@ def recorded(stage: str) -> Iterator[None]:
 
 
 def bring_home(stage: str) -> None:
-    """From a queue worker's clone, which is thrown away, to .pawl/workers/NAME of the main checkout: the stage's log and failure."""
+    """From a queue worker's clone, which is thrown away, to .pawl/workers/NAME of the main
+    checkout: the stage's log and failure.
+    """
     if not os.environ.get("DVC_ROOT") or main_root() == ROOT.resolve():
         return
-    name = re.sub(r"[^\w.-]", "-", os.environ.get("DVC_EXP_NAME") or ROOT.name)[:80].strip(".") or "worker"
+    name = (
+        re.sub(r"[^\w.-]", "-", os.environ.get("DVC_EXP_NAME") or ROOT.name)[:80].strip(".")
+        or "worker"
+    )
     for path in (ROOT / FOLDER / f"{stage}.json", ROOT / ".pawl" / "logs" / f"{stage}.log"):
         if path.is_file():
             target = main_root() / ".pawl" / "workers" / name / path.name
@@ -62,12 +72,26 @@ def _fields(error: BaseException) -> dict[str, Any]:
         return {"exit_code": 130, "signal": int(SIGINT), "error": "stopped by Ctrl-C"}
     if isinstance(error, SystemExit):
         code = error.code if isinstance(error.code, int) else 1
-        return {"exit_code": code, "signal": max(0, code - 128), "error": f"ended with exit code {code}"}
+        return {
+            "exit_code": code,
+            "signal": max(0, code - 128),
+            "error": f"ended with exit code {code}",
+        }
     if isinstance(error, OSError):
         error = from_os_error(error)
     if isinstance(error, PawlError):
-        return {"exit_code": error.code, "error": error.what, "where": error.where, "fix": error.fix, **error.details}
-    return {"exit_code": 1, "error": f"{type(error).__name__}: {error}", "traceback": "".join(format_exception(error))}
+        return {
+            "exit_code": error.code,
+            "error": error.what,
+            "where": error.where,
+            "fix": error.fix,
+            **error.details,
+        }
+    return {
+        "exit_code": 1,
+        "error": f"{type(error).__name__}: {error}",
+        "traceback": "".join(format_exception(error)),
+    }
 
 
 def record(
@@ -97,7 +121,10 @@ def record(
     texts = {"error": error, "where": where, "fix": fix, "traceback": traceback, "tail": tail}
     write_json(
         ROOT / FOLDER / f"{stage}.json",
-        {name: redact(text)[-TAIL:].encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
+        {
+            name: redact(text)[-TAIL:].encode("utf-8", "backslashreplace").decode()
+            for name, text in texts.items()
+        }
         | {
             "stage": stage,
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -110,7 +137,9 @@ def record(
 
 
 def read(stage: str, since: float = 0.0) -> dict[str, Any]:
-    """The record of a stage's failure, if it is not older than `since` (seconds since 1970); {} if there is none, or half of one."""
+    """The record of a stage's failure, if it is not older than `since` (seconds since 1970); {} if
+    there is none, or half of one.
+    """
     path = ROOT / FOLDER / f"{stage}.json"
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
@@ -121,7 +150,9 @@ def read(stage: str, since: float = 0.0) -> dict[str, Any]:
 
 
 def explain(root: Path, left: dict[str, Any], reason: str, paid: dict[str, float]) -> None:
-    """Add to a failure's record what explains it, and what a language model was paid for that: {cost, prompt_tokens, output_tokens}."""
+    """Add to a failure's record what explains it, and what a language model was paid for that:
+    {cost, prompt_tokens, output_tokens}.
+    """
     path = root / FOLDER / f"{left['stage']}.json"
     if path.parent == root / FOLDER and path.is_file():
         write_json(path, left | {"explained": {"reason": redact(reason), "paid": paid}})

@@ -1,4 +1,6 @@
-"""The fields of a row: a value as text, and the keys that may be left out without changing what the row means."""
+"""The fields of a row: a value as text, and the keys that may be left out without changing what the
+row means.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +20,96 @@ _MOST_DIGITS = 15
 _MOST_WORDS = 20
 """Words, beyond which a field is a text that a question may be about, whatever its name."""
 _HARMLESS = frozenset(
-    """id ids idx index uid uuid guid hash md5 sha1 sha256 url urls uri link href source sources origin dataset split subset topic topics
-    subject domain category categories subcategory genre tag tags lang language languages locale model models generator engine version
-    revision date time timestamp created updated author authors annotator annotators worker username licence license copyright score
-    scores rating ratings rank quality reward margin likelihood logprob perplexity length len count num tokens difficulty level title
-    titles label labels page views likes upvotes file filename filepath path meta metadata type""".split()  # noqa: SIM905
+    """id ids idx index uid uuid guid hash md5 sha1 sha256 url urls uri link href source sources
+    origin dataset split subset topic topics subject domain category categories
+    subcategory genre tag tags lang language languages locale model models generator
+    engine version revision date time timestamp created updated author authors annotator
+    annotators worker username licence license copyright score scores rating ratings rank
+    quality reward margin likelihood logprob perplexity length len count num tokens
+    difficulty level title titles label labels page views likes upvotes file filename
+    filepath path meta metadata type""".split()  # noqa: SIM905
 )
 """Last words of names that say where a row comes from, how it is sorted and how it was rated."""
 _CONTENT = frozenset(
-    """source sources origin topic topics subject domain genre tag tags lang language languages locale date time author title titles page
-    type length len count file""".split()  # noqa: SIM905
+    """source sources origin topic topics subject domain genre tag tags lang language languages
+    locale date time author title titles page type length len count file""".split()  # noqa: SIM905
 )
 """Those of them that a question may be about as well, if it says nothing else."""
-_LEADING = frozenset("id num n avg mean score rating model original dataset meta metadata unnamed index created updated".split())  # noqa: SIM905
+_LEADING = frozenset(
+    [
+        "id",
+        "num",
+        "n",
+        "avg",
+        "mean",
+        "score",
+        "rating",
+        "model",
+        "original",
+        "dataset",
+        "meta",
+        "metadata",
+        "unnamed",
+        "index",
+        "created",
+        "updated",
+    ]
+)
 _LOOSE = frozenset({"meta", "metadata"})  # whatever they hold
-_MEDIA = re.compile(r"(?:image|audio|video|picture|photo|file_data|input_audio)s?(?:_url|_path|_file)?s?", re.IGNORECASE)
-_UNSEEN = frozenset(("Cc", "Cf", "Zs", "Zl", "Zp"))  # categories of Unicode: spaces, controls, joiners, marks of direction
+_MEDIA = re.compile(
+    r"(?:image|audio|video|picture|photo|file_data|input_audio)s?(?:_url|_path|_file)?s?",
+    re.IGNORECASE,
+)
+# categories of Unicode: spaces, controls, joiners, marks of direction
+_UNSEEN = frozenset(("Cc", "Cf", "Zs", "Zl", "Zp"))
 _MISSING = frozenset(("\\N", "<NA>", "<noinput>"))
 """How SQL, pandas and Alpaca write that a field holds nothing; no text says so otherwise."""
 _PERHAPS_MISSING = frozenset("NULL null NaN nan None N/A n/a".split())  # noqa: SIM905
-_SHEET_ERRORS = frozenset("#REF! #N/A #VALUE! #NAME? #DIV/0! #NUM! #NULL! #SPILL! #CALC! #BEZUG! #NV #WERT! #ZAHL!".split())  # noqa: SIM905
+_SHEET_ERRORS = frozenset(
+    [
+        "#REF!",
+        "#N/A",
+        "#VALUE!",
+        "#NAME?",
+        "#DIV/0!",
+        "#NUM!",
+        "#NULL!",
+        "#SPILL!",
+        "#CALC!",
+        "#BEZUG!",
+        "#NV",
+        "#WERT!",
+        "#ZAHL!",
+    ]
+)
 _RATINGS = frozenset("rating ratings quality score scores reward".split())  # noqa: SIM905
-_POOR = frozenset(("bad", "wrong", "incorrect", "rejected", "dislike", "thumbs_down", "poor", "low", "terrible", "\U0001f44e"))
-_SWITCHES = frozenset("weight weights train trainable training loss loss_mask loss_weight mask".split())  # noqa: SIM905
+_POOR = frozenset(
+    (
+        "bad",
+        "wrong",
+        "incorrect",
+        "rejected",
+        "dislike",
+        "thumbs_down",
+        "poor",
+        "low",
+        "terrible",
+        "\U0001f44e",
+    )
+)
+_SWITCHES = frozenset(
+    [
+        "weight",
+        "weights",
+        "train",
+        "trainable",
+        "training",
+        "loss",
+        "loss_mask",
+        "loss_weight",
+        "mask",
+    ]
+)
 """Whether, or how much, something is learnt; 1 and true change nothing."""
 
 
@@ -61,17 +130,21 @@ class Unused(ValueError):
 
 
 def text_of(value: Any, name: str) -> str:
-    """A value as the text that a person would write for it: a whole number without ".0", a date as 2024-01-31.
+    """A value as the text that a person would write for it: a whole number without ".0", a date as
+    2024-01-31.
 
     Raises:
-        ValueError: nothing, a truth value, a list or an object; text that no file can hold; a number that has lost digits.
+        ValueError: nothing, a truth value, a list or an object; text that no file can hold; a
+            number that has lost digits.
     """
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         value = number_text(value, name)
     elif isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
         value = value.isoformat()
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {'missing' if value is None else f'not text but {_kind(value)}'}")
+        raise ValueError(
+            f"{name} is {'missing' if value is None else f'not text but {_kind(value)}'}"
+        )
     if is_blank(value):
         raise ValueError(f"{name} is empty")
     if (said := value.strip()) in _MISSING:
@@ -103,18 +176,29 @@ def number_text(value: float | Decimal, name: str) -> str:
         raise ValueError(f"{name} is a number of too many digits ({number:.3e}): write it as text")
     if number == number.to_integral_value():
         if isinstance(value, float) and number.adjusted() >= _MOST_DIGITS:
-            raise ValueError(f"{name} is a floating-point number of more than {_MOST_DIGITS} digits, which may have lost some: write text")
+            raise ValueError(
+                f"{name} is a floating-point number of more than {_MOST_DIGITS} digits, which may"
+                " have lost some: write text"
+            )
         return str(int(number))
     return format(number, "f")
 
 
 def _kind(value: Any) -> str:
-    named = {bool: "true or false", list: "a list", dict: "an object", bytes: "bytes", datetime.datetime: "a date and time"}
+    named = {
+        bool: "true or false",
+        list: "a list",
+        dict: "an object",
+        bytes: "bytes",
+        datetime.datetime: "a date and time",
+    }
     return named.get(type(value), f"of the type {type(value).__name__}")
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a field holds nothing, as the columns of a table do where another row has something."""
+    """Whether a field holds nothing, as the columns of a table do where another row has
+    something.
+    """
     if isinstance(value, dict):
         return all(is_empty(part) for part in value.values())
     if isinstance(value, list | tuple):
@@ -140,9 +224,11 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def left_out(row: dict[str, Any], used: set[str], *, turn: str = "") -> list[str]:
-    """The keys beside the used ones that hold something, where none of them changes what the row means.
+    """The keys beside the used ones that hold something, where none of them changes what the row
+    means.
 
-    A key is harmless by its name (id, source, score), or because it says what the row says anyway: the same text, or all of it as one.
+    A key is harmless by its name (id, source, score), or because it says what the row says anyway:
+    the same text, or all of it as one.
 
     Args:
         turn: the role of a message, where the row is one turn of a conversation.
@@ -150,7 +236,9 @@ def left_out(row: dict[str, Any], used: set[str], *, turn: str = "") -> list[str
     Raises:
         Unused: a key that is not known to be harmless.
     """
-    rest = {str(key): value for key, value in row.items() if key not in used and not is_empty(value)}
+    rest = {
+        str(key): value for key, value in row.items() if key not in used and not is_empty(value)
+    }
     if not rest:
         return []
     said: set[str] = set()
@@ -158,14 +246,27 @@ def left_out(row: dict[str, Any], used: set[str], *, turn: str = "") -> list[str
         if name in _SWITCHES:
             if (turn and turn != "assistant") or str(value).lower() in ("1", "1.0", "true"):
                 continue
-            raise Unused(name, f"{name!r} is {json.dumps(value, default=str):.40}, and how much a row or turn counts is not used")
-        if _words(name)[-1:] and _words(name)[-1] in _RATINGS and re.sub(r"[-\s]+", "_", str(value).strip().lower()) in _POOR:
+            raise Unused(
+                name,
+                f"{name!r} is {json.dumps(value, default=str):.40}, and how much a row or turn"
+                " counts is not used",
+            )
+        if (
+            _words(name)[-1:]
+            and _words(name)[-1] in _RATINGS
+            and re.sub(r"[-\s]+", "_", str(value).strip().lower()) in _POOR
+        ):
             raise Unused(name, f"{name!r} is {value!r:.40}, so the answer is a bad one")
-        if _harmless(name) and (name.lower() in _LOOSE or all(len(text.split()) <= _MOST_WORDS for text in texts_in(value))):
+        if _harmless(name) and (
+            name.lower() in _LOOSE
+            or all(len(text.split()) <= _MOST_WORDS for text in texts_in(value))
+        ):
             continue
         if turn and name == "name":
             continue
-        said = said or set(texts_in([row[key] for key in used - {"category", "difficulty"} if key in row]))
+        said = said or set(
+            texts_in([row[key] for key in used - {"category", "difficulty"} if key in row])
+        )
         if not turn and said and _repeats(value, said):
             continue
         raise Unused(name, _why(name))
@@ -207,17 +308,24 @@ def _words(name: str) -> list[str]:
 
 
 def refuse_unclear(row: dict[str, Any]) -> None:
-    """Refuse columns in the place of a row, and a field beside the question with a word for a missing value, which would be asked as text.
+    """Refuse columns in the place of a row, and a field beside the question with a word for a
+    missing value, which would be asked as text.
 
     Raises:
         ValueError: the field is named.
     """
     columns = [part for part in row.values() if isinstance(part, dict) and "0" in part]
     if len(columns) > 1 and len(columns) == len(row):
-        raise ValueError('these are columns, not rows: of pandas, write df.to_json("rows.jsonl", orient="records", lines=True)')
+        raise ValueError(
+            'these are columns, not rows: of pandas, write df.to_json("rows.jsonl",'
+            ' orient="records", lines=True)'
+        )
     for name in ("input", "context", "system", "reasoning"):
         if isinstance(said := row.get(name), str) and said.strip() in _PERHAPS_MISSING:
-            raise ValueError(f"{name} is {said.strip()!r}, which may be a missing value: leave the field empty, or write a sentence")
+            raise ValueError(
+                f"{name} is {said.strip()!r}, which may be a missing value: leave the field empty,"
+                " or write a sentence"
+            )
 
 
 def refuse_contrary(row: dict[str, Any]) -> None:
@@ -230,12 +338,19 @@ def refuse_contrary(row: dict[str, Any]) -> None:
         other = name.replace("chosen", "rejected")
         if other != name and other in row and _RATINGS & {*_words(name)}:
             better, worse = (str(row[key]).strip() for key in (name, other))
-            if all(re.fullmatch(r"-?\d+(\.\d+)?", rating) for rating in (better, worse)) and float(better) < float(worse):
-                raise ValueError(f"{name} is {better} and {other} is {worse}: the rejected answer is the better one")
+            if all(re.fullmatch(r"-?\d+(\.\d+)?", rating) for rating in (better, worse)) and float(
+                better
+            ) < float(worse):
+                raise ValueError(
+                    f"{name} is {better} and {other} is {worse}: the rejected answer is the"
+                    " better one"
+                )
 
 
 class Told:
-    """Looks for a key that is left out, and by which alone questions differ: the source of "Translate into German."."""
+    """Looks for a key that is left out, and by which alone questions differ: the source of
+    "Translate into German.".
+    """
 
     _ROWS = 2000
     _FEWEST = 3
@@ -248,11 +363,17 @@ class Told:
         """One row; the first ones of a file are enough."""
         if self._rows < self._ROWS:
             self._rows += 1
-            hidden = {key: str(row[key]) for key in unused if key in row and _words(key)[-1:] and _words(key)[-1] in _CONTENT}
+            hidden = {
+                key: str(row[key])
+                for key in unused
+                if key in row and _words(key)[-1:] and _words(key)[-1] in _CONTENT
+            }
             self._asked[hash(asked)].append((hash(answer), hidden))
 
     def found(self) -> str:
-        """The key, if most rows ask what others ask, answer otherwise, and this key tells them apart; else ""."""
+        """The key, if most rows ask what others ask, answer otherwise, and this key tells them
+        apart; else "".
+        """
         groups = [rows for rows in self._asked.values() if len({answer for answer, _ in rows}) > 1]
         if sum(map(len, groups)) < max(self._FEWEST, self._rows / 2):
             return ""

@@ -14,11 +14,15 @@ from typing import Any
 from stages.common.errors import PawlError
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The checkout this code runs from (a temporary clone under `dvc exp run --temp` or a queue worker)."""
+"""The checkout this code runs from (a temporary clone under `dvc exp run --temp` or a queue
+worker).
+"""
 
 
 def main_root() -> Path:
-    """The repository that the user works in: ROOT, or, inside a temporary clone, the one that DVC made it from."""
+    """The repository that the user works in: ROOT, or, inside a temporary clone, the one that DVC
+    made it from.
+    """
     return Path(os.environ.get("DVC_ROOT") or ROOT).resolve()
 
 
@@ -50,7 +54,9 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> None:
-    """Write one JSON object a line, streaming; a lone surrogate is escaped, since UTF-8 cannot carry it."""
+    """Write one JSON object a line, streaming; a lone surrogate is escaped, since UTF-8 cannot
+    carry it.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -58,7 +64,9 @@ def write_jsonl(path: Path | str, rows: Iterable[dict[str, Any]]) -> None:
         with open(partial, "w", encoding="utf-8", newline="\n") as file:
             for row in rows:
                 line = json.dumps(row, ensure_ascii=False, allow_nan=False)
-                file.write(line if line.isascii() or _encodable(line) else json.dumps(row, allow_nan=False))
+                file.write(
+                    line if line.isascii() or _encodable(line) else json.dumps(row, allow_nan=False)
+                )
                 file.write("\n")
             file.flush()
             os.fsync(file.fileno())
@@ -85,18 +93,27 @@ def read_json(path: Path | str) -> Any:
         PawlError: the file is missing or broken; says which line.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=without_repeats)
+        return json.loads(
+            Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=without_repeats
+        )
     except FileNotFoundError:
-        raise PawlError("a file that this step needs is missing", where=str(path), fix="run 'dvc repro' to make it") from None
+        raise PawlError(
+            "a file that this step needs is missing",
+            where=str(path),
+            fix="run 'dvc repro' to make it",
+        ) from None
     except (ValueError, RecursionError) as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise PawlError(
-            f"not valid JSON: {error}", where=f"{path}{line}", fix="restore the file or delete it and run 'dvc repro'"
+            f"not valid JSON: {error}",
+            where=f"{path}{line}",
+            fix="restore the file or delete it and run 'dvc repro'",
         ) from None
 
 
 def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these keys, for JSON's reader, which would take the last value of a key that stands there twice.
+    """The object of these keys, for JSON's reader, which would take the last value of a key that
+    stands there twice.
 
     Raises:
         ValueError: a key occurs twice.
@@ -113,16 +130,21 @@ def read_object(path: Path | str) -> dict[str, Any]:
     """Read one JSON object, such as a report.
 
     Raises:
-        PawlError: the file is missing or broken, or holds something else; or what no report of ours can hold, NaN or half a character.
+        PawlError: the file is missing or broken, or holds something else; or what no report of ours
+            can hold, NaN or half a character.
     """
     value = read_json(path)
     fix = "restore the file or delete it and run 'dvc repro'"
     if not isinstance(value, dict):
-        raise PawlError(f"expected a JSON object, found {type(value).__name__}", where=str(path), fix=fix)
+        raise PawlError(
+            f"expected a JSON object, found {type(value).__name__}", where=str(path), fix=fix
+        )
     try:
         to_json(value).encode("utf-8")
     except (ValueError, RecursionError):
-        raise PawlError("it holds a number that is not finite, or half a character", where=str(path), fix=fix) from None
+        raise PawlError(
+            "it holds a number that is not finite, or half a character", where=str(path), fix=fix
+        ) from None
     return value
 
 
@@ -140,23 +162,36 @@ def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
                 try:
                     row = json.loads(line, object_pairs_hook=without_repeats)
                 except (ValueError, RecursionError) as error:
-                    raise PawlError(f"broken line: {error}", where=f"{path}:{number}", fix="correct or remove that line") from None
+                    raise PawlError(
+                        f"broken line: {error}",
+                        where=f"{path}:{number}",
+                        fix="correct or remove that line",
+                    ) from None
                 if not isinstance(row, dict):
                     raise PawlError(
-                        f"expected a JSON object, found {type(row).__name__}", where=f"{path}:{number}", fix="write one JSON object a line"
+                        f"expected a JSON object, found {type(row).__name__}",
+                        where=f"{path}:{number}",
+                        fix="write one JSON object a line",
                     )
                 yield row
     except FileNotFoundError:
         raise PawlError(
-            "a file that this step needs is missing", where=str(path), fix="run 'dvc repro' to make it, or correct the path"
+            "a file that this step needs is missing",
+            where=str(path),
+            fix="run 'dvc repro' to make it, or correct the path",
         ) from None
     except UnicodeDecodeError as error:
-        raise PawlError(f"not UTF-8 text: {error.reason} at byte {error.start}", where=str(path), fix="convert the file to UTF-8") from None
+        raise PawlError(
+            f"not UTF-8 text: {error.reason} at byte {error.start}",
+            where=str(path),
+            fix="convert the file to UTF-8",
+        ) from None
 
 
 @contextmanager
 def fresh_folder(path: Path | str) -> Iterator[Path]:
-    """Give an empty folder beside `path`; it takes `path`'s place when the block ends without an error, and is removed otherwise.
+    """Give an empty folder beside `path`; it takes `path`'s place when the block ends without an
+    error, and is removed otherwise.
 
     A folder left by a killed run is cleared first.
     """
@@ -174,16 +209,22 @@ def fresh_folder(path: Path | str) -> Iterator[Path]:
 
 
 def part(report: Any, key: str) -> dict[str, Any]:
-    """The object under a key of a report; {} where it is absent or no object, so that whoever looks into it finds nothing."""
+    """The object under a key of a report; {} where it is absent or no object, so that whoever looks
+    into it finds nothing.
+    """
     value = report.get(key) if isinstance(report, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted keys; a list, and a mapping without content, stays one value."""
+    """Nested mappings as one, with dotted keys; a list, and a mapping without content, stays one
+    value.
+    """
     if isinstance(value, dict) and value:
         return {
-            key: leaf for name, part in value.items() for key, leaf in flatten(part, f"{prefix}.{name}" if prefix else str(name)).items()
+            key: leaf
+            for name, part in value.items()
+            for key, leaf in flatten(part, f"{prefix}.{name}" if prefix else str(name)).items()
         }
     return {prefix: value}
 

@@ -24,11 +24,12 @@ def ids_sha256(ids: Iterable[str]) -> str:
 
 
 def holds(gold: str, prediction: str) -> bool:
-    """Whether a reply holds an answer in any form: much of a strict gain is format, so the lenient score is reported too.
+    """Whether a reply holds an answer in any form: much of a strict gain is format, so the lenient
+    score is reported too.
 
-    A number counts if the reply gives it as its answer, or as its last number; a letter, yes and no if it is the one that the reply
-    gives (see extraction.py); any other answer if it occurs in the reply as whole words, case and punctuation ignored. What the
-    model thought counts for nothing.
+    A number counts if the reply gives it as its answer, or as its last number; a letter, yes and no
+    if it is the one that the reply gives (see extraction.py); any other answer if it occurs in the
+    reply as whole words, case and punctuation ignored. What the model thought counts for nothing.
     """
     if numerals.absent(gold, prediction):
         return False
@@ -48,7 +49,9 @@ def _words(text: str) -> str:
 
 
 def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """95 % score interval of a proportion (Wilson 1927, JASA 22:209): stays within [0, 1] and holds at 0 and n successes."""
+    """95 % score interval of a proportion (Wilson 1927, JASA 22:209): stays within [0, 1] and holds
+    at 0 and n successes.
+    """
     if n == 0:
         return 0.0, 1.0
     p, z2 = successes / n, z * z

@@ -1,4 +1,6 @@
-"""conf/experiment/current.yaml, the one file that a choice is kept in: edited with its comments and its order."""
+"""conf/experiment/current.yaml, the one file that a choice is kept in: edited with its comments and
+its order.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,36 @@ from stages.common.text import plain
 
 
 def keep(overrides: Sequence[str]) -> None:
-    """Write overrides into conf/experiment/current.yaml, so that conf/ composes to them from now on.
+    """Write overrides into conf/experiment/current.yaml, so that conf/ composes to them from now
+    on.
 
     Raises:
-        PawlError: what composition refuses, or what would not come out of the file as it was asked for; nothing is written then.
+        PawlError: what composition refuses, or what would not come out of the file as it was asked
+            for; nothing is written then.
     """
     groups, values = sorted_out(overrides)
     wanted = compose(overrides)
     path = CONF / "experiment" / "current.yaml"
     before, after = (OmegaConf.create(text).experiment for text in (compose(), wanted))
-    values |= {f"experiment.{name}": after[name] for name in ("name", "hypothesis") if before[name] != after[name]}
+    values |= {
+        f"experiment.{name}": after[name]
+        for name in ("name", "hypothesis")
+        if before[name] != after[name]
+    }
     text = edited(path, values, groups)
     with tempfile.TemporaryDirectory() as folder:
-        trial = Path(shutil.copytree(CONF, Path(folder) / "conf", ignore=shutil.ignore_patterns("plugins", "__pycache__")))
+        trial = Path(
+            shutil.copytree(
+                CONF, Path(folder) / "conf", ignore=shutil.ignore_patterns("plugins", "__pycache__")
+            )
+        )
         write_text(trial / "experiment" / "current.yaml", text)
         if OmegaConf.create(compose(conf=trial)) != OmegaConf.create(wanted):
-            raise PawlError("conf/ would not compose to these overrides", where=str(path), fix="edit that file by hand")
+            raise PawlError(
+                "conf/ would not compose to these overrides",
+                where=str(path),
+                fix="edit that file by hand",
+            )
     if text != path.read_text(encoding="utf-8"):
         write_text(path, text)
         print(f"{path.relative_to(ROOT)} holds {', '.join(map(shown, overrides))}")
@@ -58,23 +74,38 @@ def sorted_out(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, Any]
         parsed = parse(override)
         key, value = parsed.key_or_group, parsed.value()
         if parsed.is_delete() or parsed.package is not None:
-            raise PawlError("a removal cannot be kept", where=shown(override), fix="edit conf/ by hand")
+            raise PawlError(
+                "a removal cannot be kept", where=shown(override), fix="edit conf/ by hand"
+            )
         if key == "experiment":
-            fix = f"cp conf/experiment/{value}.yaml conf/experiment/current.yaml, then python -m stages.common.config"
-            raise PawlError("an experiment is chosen by its file, conf/experiment/current.yaml", where=shown(override), fix=fix)
+            fix = (
+                f"cp conf/experiment/{value}.yaml conf/experiment/current.yaml, then python -m"
+                " stages.common.config"
+            )
+            raise PawlError(
+                "an experiment is chosen by its file, conf/experiment/current.yaml",
+                where=shown(override),
+                fix=fix,
+            )
         if key in SECTIONS:
             groups[key] = str(value)
         elif key.split(".")[0] not in SECTIONS:
-            raise PawlError("a key of Hydra's own cannot be kept", where=shown(override), fix="leave it out, or edit conf/ by hand")
+            raise PawlError(
+                "a key of Hydra's own cannot be kept",
+                where=shown(override),
+                fix="leave it out, or edit conf/ by hand",
+            )
         else:
             values[key] = value
     return groups, values
 
 
 def edited(path: Path, values: Mapping[str, Any], groups: Mapping[str, str] | None = None) -> str:
-    """The text of an experiment's file with dotted keys set and options chosen; comments, order and the `# @package` line stay.
+    """The text of an experiment's file with dotted keys set and options chosen; comments, order and
+    the `# @package` line stay.
 
-    Strings are quoted: what is text here must not become a number or a boolean for another reader's YAML.
+    Strings are quoted: what is text here must not become a number or a boolean for another reader's
+    YAML.
     """
     yaml = YAML()
     yaml.preserve_quotes = True
@@ -82,7 +113,11 @@ def edited(path: Path, values: Mapping[str, Any], groups: Mapping[str, str] | No
     try:
         document = yaml.load(path.read_text(encoding="utf-8"))
     except (OSError, YAMLError, UnicodeDecodeError) as error:
-        raise PawlError(f"cannot be edited: {plain(str(error), 200)}", where=str(path), fix="restore it from git") from None
+        raise PawlError(
+            f"cannot be edited: {plain(str(error), 200)}",
+            where=str(path),
+            fix="restore it from git",
+        ) from None
     if not isinstance(document, CommentedMap):
         raise PawlError("is not a mapping of sections", where=str(path), fix="restore it from git")
     for key, value in values.items():
@@ -91,7 +126,11 @@ def edited(path: Path, values: Mapping[str, Any], groups: Mapping[str, str] | No
         for name in above:
             if not isinstance(node.get(name), CommentedMap):
                 # before `experiment`, so that the file ends with what it is about
-                place = list(node).index("experiment") if node is document and "experiment" in node else len(node)
+                place = (
+                    list(node).index("experiment")
+                    if node is document and "experiment" in node
+                    else len(node)
+                )
                 node.pop(name, None)
                 node.insert(min(place, len(node)), name, CommentedMap())
             node = node[name]

@@ -1,6 +1,7 @@
 """What each key of params.yaml decides: which stage reads it, and whether it shapes a result.
 
-dvc.yaml says the first and the schema the second, where a key is declared; tests/common/test_keys.py holds them together.
+dvc.yaml says the first and the schema the second, where a key is declared;
+tests/common/test_keys.py holds them together.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from stages.common.files import ROOT
 from stages.common.schema import SECTIONS
 
 _TOLD = ("experiment", "tracking", "agent")
-"""Sections that say what a run is about, where it is logged and who proposes it: they shape no result."""
+"""Sections that say what a run is about, where it is logged and who proposes it: they shape no
+result.
+"""
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # 20 ms instead of 200
@@ -33,11 +36,14 @@ def tracked(stage: str) -> list[str]:
         return list(declared["stages"][stage]["params"])
     except (OSError, yaml.YAMLError, LookupError, TypeError):
         fix = "git diff dvc.yaml shows what changed, git checkout dvc.yaml takes it back"
-        raise PawlError(f"it declares no params of the stage {stage}", where=str(path), fix=fix) from None
+        raise PawlError(
+            f"it declares no params of the stage {stage}", where=str(path), fix=fix
+        ) from None
 
 
 def shapes_result(key: str) -> bool:
-    """Whether a dotted key decides what comes out: no name, no time limit, and no number of requests at once does.
+    """Whether a dotted key decides what comes out: no name, no time limit, and no number of
+    requests at once does.
 
     What the schema does not know, below a free mapping such as train.extra, counts.
     """

@@ -1,9 +1,11 @@
 """OpenCompass without its imports: a module of it is loaded when something in it is used.
 
-Its packages import everything that they hold (`opencompass.datasets` 300 modules, 13 s), and some modules import torch and
-transformers for one function. `quick_opencompass()` makes the packages look names up instead: a name that a package's __init__.py
-takes from a submodule is fetched from that submodule, which is executed as it stands. Nothing is replaced; where the lookup fails,
-the package's own __init__.py runs. Heavy libraries are loaded at their first use (importlib.util.LazyLoader).
+Its packages import everything that they hold (`opencompass.datasets` 300 modules, 13 s), and some
+modules import torch and transformers for one function. `quick_opencompass()` makes the packages
+look names up instead: a name that a package's __init__.py takes from a submodule is fetched from
+that submodule, which is executed as it stands. Nothing is replaced; where the lookup fails, the
+package's own __init__.py runs. Heavy libraries are loaded at their first use
+(importlib.util.LazyLoader).
 """
 
 from __future__ import annotations
@@ -21,25 +23,38 @@ from types import ModuleType
 from typing import Any
 
 _PACKAGES = {
-    "opencompass.datasets", "opencompass.evaluator", "opencompass.models", "opencompass.openicl", "opencompass.openicl.icl_evaluator",
-    "opencompass.openicl.icl_inferencer", "opencompass.openicl.icl_retriever", "opencompass.utils",
-}  # fmt: skip
-_DEFERRED = {"opencompass.openicl.DatasetReader"}  # what only functions use, and whose module imports torch and transformers
-_HEAVY = {"evaluate", "torch"}  # (transformers puts another module in its own place, which a lazy one cannot follow)
+    "opencompass.datasets",
+    "opencompass.evaluator",
+    "opencompass.models",
+    "opencompass.openicl",
+    "opencompass.openicl.icl_evaluator",
+    "opencompass.openicl.icl_inferencer",
+    "opencompass.openicl.icl_retriever",
+    "opencompass.utils",
+}
+# what only functions use, and whose module imports torch and transformers
+_DEFERRED = {"opencompass.openicl.DatasetReader"}
+# (transformers puts another module in its own place, which a lazy one cannot follow)
+_HEAVY = {"evaluate", "torch"}
 
 
 def quick_opencompass() -> None:
-    """From now on in this process. Called before the first import of OpenCompass; a second call does nothing."""
+    """From now on in this process. Called before the first import of OpenCompass; a second call
+    does nothing.
+    """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-        importlib.import_module("opencompass.registry")  # looks into every module that is loaded, lazy ones too: so before them
+        # looks into every module that is loaded, lazy ones too: so before them
+        importlib.import_module("opencompass.registry")
         _make_logger()
 
 
 def _make_logger() -> None:
-    """OpenCompass's logger, made as mmengine makes it where there is no torch: with torch it asks for the rank, and loads it for that.
+    """OpenCompass's logger, made as mmengine makes it where there is no torch: with torch it asks
+    for the rank, and loads it for that.
 
-    Its modules call get_logger(__name__), which takes the name for a level unless there is a logger already.
+    Its modules call get_logger(__name__), which takes the name for a level unless there is a logger
+    already.
     """
     hidden = [name for name in ("torch", "mmengine.dist") if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None: an import of it raises ImportError
@@ -87,7 +102,8 @@ class _Package(importlib.machinery.SourceFileLoader):
                         return getattr(importlib.import_module(f"{module.__name__}.{part}"), name)
             if "__getattr__" in module.__dict__:
                 del module.__dict__["__getattr__"]
-                for heavy in _HEAVY:  # whatever runs now may import parts of them, which a lazy whole does not bear
+                # whatever runs now may import parts of them, which a lazy whole does not bear
+                for heavy in _HEAVY:
                     getattr(importlib.import_module(heavy), "__version__", None)
                 super(_Package, loader).exec_module(module)
             return getattr(module, name)
@@ -109,7 +125,9 @@ class _Deferred:
 
 
 def _sources(init: Path) -> tuple[dict[str, str], list[str]]:
-    """What an __init__.py takes by name from which submodule, and the submodules of which it takes everything."""
+    """What an __init__.py takes by name from which submodule, and the submodules of which it takes
+    everything.
+    """
     named: dict[str, str] = {}
     starred = []
     for node in ast.parse(init.read_text(encoding="utf-8")).body:
@@ -126,5 +144,9 @@ def _defines(folder: Path, part: str, name: str) -> bool:
     """Whether a submodule, or a module in a subpackage, defines a name at its top level."""
     path = folder.joinpath(*part.split("."))
     files = path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
-    pattern = re.compile(rf"^(?:class|def) {re.escape(name)}\b|^{re.escape(name)}\s*[:=]", re.MULTILINE)
-    return any(file.is_file() and pattern.search(file.read_text(encoding="utf-8")) for file in files)
+    pattern = re.compile(
+        rf"^(?:class|def) {re.escape(name)}\b|^{re.escape(name)}\s*[:=]", re.MULTILINE
+    )
+    return any(
+        file.is_file() and pattern.search(file.read_text(encoding="utf-8")) for file in files
+    )

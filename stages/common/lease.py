@@ -119,7 +119,11 @@ def take(wanted: Wanted, who: str, limit_s: float = _LIMIT_S) -> Lease:
             while True:
                 waited = time.monotonic() - begun
                 turn = turn or _is_next(stack, folder)
-                others = _add_free(lease, wanted, folder, who, settled=waited > _SETTLE_S) if turn else []
+                others = (
+                    _add_free(lease, wanted, folder, who, settled=waited > _SETTLE_S)
+                    if turn
+                    else []
+                )
                 if len(lease.taken) >= wanted.least:
                     break
                 reason = _reason(others) if turn else "another process gathers several"
@@ -166,7 +170,9 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
 
 
-def _add_free(lease: Lease, wanted: Wanted, folder: Path, who: str, *, settled: bool) -> list[Holder]:
+def _add_free(
+    lease: Lease, wanted: Wanted, folder: Path, who: str, *, settled: bool
+) -> list[Holder]:
     """Lock free GPUs up to `most`, and say who holds the others.
 
     GPUs that strangers fill are taken only if they alone are left.
@@ -253,7 +259,9 @@ def _count(wanted: Wanted) -> str:
     return "a GPU" if wanted.least == 1 else f"{wanted.least} GPUs"
 
 
-def _too_long(wanted: Wanted, reason: str, others: list[Holder], limit_s: float, folder: Path) -> PawlError:
+def _too_long(
+    wanted: Wanted, reason: str, others: list[Holder], limit_s: float, folder: Path
+) -> PawlError:
     pids = sorted({str(holder["pid"]) for holder in others if holder.get("pid")})
     fix = "free a GPU, or name another in CUDA_VISIBLE_DEVICES"
     if pids:

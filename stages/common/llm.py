@@ -1,13 +1,16 @@
-"""The one client for language models: chat completions from an OpenAI-compatible server, and none silently missing.
+"""The one client for language models: chat completions from an OpenAI-compatible server, and none
+silently missing.
 
     ask(llm, conversations)             all of them, or an error with counts
-    async with Client(llm) as client:   one at a time, with retries: for callers that stream or cache
+    async with Client(llm) as client:   one at a time, with retries: for callers that stream or
+    cache
         reply = await client.complete(messages)
 
-A request is one POST of JSON, sent by aiohttp itself. openai.AsyncOpenAI with its own aiohttp transport
-was measured in its place: 632 to 706 requests/s against 1,203 at 256 in flight, and 699 against 1,166
-with the teacher's cache, budget and order on top (two cores, one of them the server's). It also takes
-0.4 s more to import, and sends what OPENAI_ORG_ID and OPENAI_CUSTOM_HEADERS hold to any server.
+A request is one POST of JSON, sent by aiohttp itself. openai.AsyncOpenAI with its own aiohttp
+transport was measured in its place: 632 to 706 requests/s against 1,203 at 256 in flight, and 699
+against 1,166 with the teacher's cache, budget and order on top (two cores, one of them the
+server's). It also takes 0.4 s more to import, and sends what OPENAI_ORG_ID and
+OPENAI_CUSTOM_HEADERS hold to any server.
 """
 
 from __future__ import annotations
@@ -33,18 +36,25 @@ Messages = list[dict[str, str]]
 """[{"role": "user", "content": ...}]"""
 
 _PAUSE_S = 0.5
-"""Before the first retry; doubled for each further one, with jitter, so that many clients do not come back at once."""
+"""Before the first retry; doubled for each further one, with jitter, so that many clients do not
+come back at once.
+"""
 _LONGEST_PAUSE_S = 30.0
-_LARGEST_BODY = 4 * 2**20  # bytes of one reply, beside 64 for each token: more is no chat completion
+# bytes of one reply, beside 64 for each token: more is no chat completion
+_LARGEST_BODY = 4 * 2**20
 _MAY_PASS = {408, 409, 425, 429}  # with 5xx: it may be gone when asked again
 _REFUSING = {400, 413, 422}  # the server's answer to this one request, now and later
 _SHORTEST_KEY = 12  # characters; a shorter one may be a word that the model means
 _HELD: dict[str, float] = {}
-"""By address, until when (monotonic) its server wants no request: Retry-After holds back all of this process."""
+"""By address, until when (monotonic) its server wants no request: Retry-After holds back all of
+this process.
+"""
 
 
 class Failed(Exception):
-    """A request that stays failed; one line without the key. `status`: of the server's refusal, else 0."""
+    """A request that stays failed; one line without the key. `status`: of the server's refusal,
+    else 0.
+    """
 
     def __init__(self, cause: str, status: int = 0) -> None:
         super().__init__(cause)
@@ -77,7 +87,8 @@ class _Refused(Exception):
 
 
 def api_key(name: str) -> str:
-    """The key in the environment variable `name`, read when it is needed; "none" if no name is given.
+    """The key in the environment variable `name`, read when it is needed; "none" if no name is
+    given.
 
     Raises:
         PawlError: the variable is not set.
@@ -100,7 +111,9 @@ class Client:
     """
 
     def __init__(self, llm: LLM, **options: Any) -> None:
-        """`options` join the body of each request: top_p, seed, top_k, ... Raises PawlError if the key is not set."""
+        """`options` join the body of each request: top_p, seed, top_k, ... Raises PawlError if the
+        key is not set.
+        """
         self.llm = llm
         self.retried, self.spent, self.estimated = 0, (0, 0), False
         self._options = options
@@ -114,7 +127,12 @@ class Client:
         self._pool = web.session(self._url, headers, self.llm.timeout_s, self.llm.concurrency)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._pool.close()
 
     async def complete(self, messages: Messages, **options: Any) -> Reply:
@@ -189,7 +207,9 @@ class Client:
         self.estimated = self.estimated or estimated
 
     def _hold(self, wait_s: float) -> float:
-        """Hold back every request to this server; a longer wait than is sensible ends the one that met it."""
+        """Hold back every request to this server; a longer wait than is sensible ends the one that
+        met it.
+        """
         if 0 < wait_s <= web.LONGEST_WAIT_S:
             url = self.llm.base_url
             _HELD[url] = max(_HELD.get(url, 0.0), time.monotonic() + wait_s)
@@ -219,11 +239,12 @@ def ask(
     on_reply: Callable[[int, Reply], None] | None = None,
     watch: Callable[[], None] | None = None,
 ) -> list[Reply]:
-    """Answer every conversation, in the order given; requests start in that order, `concurrency` at a time.
+    """Answer every conversation, in the order given; requests start in that order, `concurrency` at
+    a time.
 
-    HTTP errors that may pass (408, 409, 425, 429, 5xx, a lost connection, a timeout) and malformed replies
-    are asked for again, `retries` times each. A reply without text is an answer all the same (Reply.missing).
-    After the first request that stays failed no new one starts.
+    HTTP errors that may pass (408, 409, 425, 429, 5xx, a lost connection, a timeout) and malformed
+    replies are asked for again, `retries` times each. A reply without text is an answer all the
+    same (Reply.missing). After the first request that stays failed no new one starts.
 
     Args:
         options: what joins the body of each request, as for `Client`.
@@ -231,7 +252,8 @@ def ask(
         watch: called about every second; what it raises ends everything.
 
     Raises:
-        PawlError: a request failed for good; says how many failed of how many, and the first cause. Never names the key.
+        PawlError: a request failed for good; says how many failed of how many, and the first cause.
+            Never names the key.
     """
     return asyncio.run(_ask(Client(llm, **options), conversations, on_reply, watch))
 
@@ -269,8 +291,8 @@ async def _ask(
             await asyncio.gather(*workers, return_exceptions=True)
     if done.failed or len(done.replies) != len(conversations):
         raise PawlError(
-            f"{done.failed} of {len(conversations)} requests failed, {len(done.replies)} were answered, "
-            f"the rest was not asked; first cause: {done.first_cause or 'unknown'}",
+            f"{done.failed} of {len(conversations)} requests failed, {len(done.replies)} were"
+            f" answered, the rest was not asked; first cause: {done.first_cause or 'unknown'}",
             where=client.llm.base_url,
             fix="see to the server (its log), or allow it more time or retries, and run again",
         )
@@ -280,7 +302,9 @@ async def _ask(
 async def _supervise(workers: list[asyncio.Task[None]], watch: Callable[[], None] | None) -> None:
     waiting = set(workers)
     while waiting:
-        finished, waiting = await asyncio.wait(waiting, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+        finished, waiting = await asyncio.wait(
+            waiting, timeout=1, return_when=asyncio.FIRST_COMPLETED
+        )
         if watch:
             watch()
         for task in finished:

@@ -42,7 +42,11 @@ def precision(wanted: str, base: Path) -> str:
     if wanted != "auto" or not (base / "config.json").is_file():
         return wanted
     config = read_json(base / "config.json")
-    stored = str(config.get("dtype") or config.get("torch_dtype") or (config.get("text_config") or {}).get("dtype"))
+    stored = str(
+        config.get("dtype")
+        or config.get("torch_dtype")
+        or (config.get("text_config") or {}).get("dtype")
+    )
     return stored if stored in ("bfloat16", "float16", "float32") else wanted
 
 
@@ -53,7 +57,9 @@ def split(engine: Engine, model_dir: Path, gpus: Sequence[Card]) -> Split:
         PawlError: the model does not fit, or cannot be split as wanted.
     """
     if engine.kind == "transformers":
-        room_gib = max((card.total_gib for card in gpus), default=psutil.virtual_memory().total / 2**30)
+        room_gib = max(
+            (card.total_gib for card in gpus), default=psutil.virtual_memory().total / 2**30
+        )
         check_whole(
             model_dir,
             engine.dtype,
@@ -104,18 +110,25 @@ def choose(
         return _as_wanted(config, int(wanted), len(memory_gib), nodes)
     need = needed_gib(model_dir, config, dtype, max_model_len) / nodes
     room = min(memory_gib) * utilization - _OVERHEAD_GIB
-    powers = [count for count in possible if count & (count - 1) == 0]  # vLLM's fast all-reduce knows powers of two
+    # vLLM's fast all-reduce knows powers of two
+    powers = [count for count in possible if count & (count - 1) == 0]
     tensor = next((count for count in powers if need / count <= room), 0)
     if not tensor:
         raise PawlError(
-            f"the model needs {need:.1f} GiB to be served, and {max(powers)} GPU(s) offer {max(powers) * max(room, 0.0):.1f}",
+            f"the model needs {need:.1f} GiB to be served, and {max(powers)} GPU(s) offer"
+            f" {max(powers) * max(room, 0.0):.1f}",
             where="engine",
-            fix="lower engine.max_model_len, choose engine.dtype=bfloat16, use more GPUs, or a smaller model",
+            fix=(
+                "lower engine.max_model_len, choose engine.dtype=bfloat16, use more GPUs, or a"
+                " smaller model"
+            ),
         )
     return Split(tensor, len(memory_gib) // tensor if nodes == 1 else 1)
 
 
-def check_whole(model_dir: Path, dtype: str, max_model_len: int, room_gib: float, where: str) -> None:
+def check_whole(
+    model_dir: Path, dtype: str, max_model_len: int, room_gib: float, where: str
+) -> None:
     """Refuse a model that our own server, which holds it whole, cannot hold in so much memory.
 
     Args:
@@ -174,9 +187,19 @@ def obstacle(config: dict[str, Any], count: int) -> str:
 def needed_gib(model_dir: Path, config: dict[str, Any], dtype: str, max_model_len: int) -> float:
     """Memory of the weights and of the keys and values of one request of full length, GiB."""
     stored = _BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2)
-    weights = sum(path.stat().st_size for path in model_dir.glob("*.safetensors")) * _BYTES.get(dtype, stored) / stored
+    weights = (
+        sum(path.stat().st_size for path in model_dir.glob("*.safetensors"))
+        * _BYTES.get(dtype, stored)
+        / stored
+    )
     heads = config.get("num_attention_heads") or 1
     width = config.get("head_dim") or (config.get("hidden_size") or 0) // heads
     layers = config.get("num_hidden_layers") or 0
-    per_token = 2 * layers * (config.get("num_key_value_heads") or heads) * width * _BYTES.get(dtype, stored)
+    per_token = (
+        2
+        * layers
+        * (config.get("num_key_value_heads") or heads)
+        * width
+        * _BYTES.get(dtype, stored)
+    )
     return float(weights + per_token * max_model_len) / 2**30

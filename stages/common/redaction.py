@@ -1,7 +1,9 @@
-"""Secrets taken out of whatever text is kept or shown: an error, a log, a report, the journal, a run in MLflow.
+"""Secrets taken out of whatever text is kept or shown: an error, a log, a report, the journal, a
+run in MLflow.
 
-What counts as one: the values of our own environment that are named like one, what stands behind a name like one, and what is written
-like one (the patterns of detect-secrets, and a few that it lacks).
+What counts as one: the values of our own environment that are named like one, what stands behind a
+name like one, and what is written like one (the patterns of detect-secrets, and a few that it
+lacks).
 """
 
 from __future__ import annotations
@@ -15,16 +17,23 @@ from urllib.parse import quote, unquote
 
 REMOVED = "[removed]"
 SHORTEST = 6
-"""Characters of an environment variable's value below which it is too common a word to be a secret."""
+"""Characters of an environment variable's value below which it is too common a word to be a
+secret.
+"""
 BLOCK = 2**22
 """Characters of a log that are looked at together."""
 
 _NAMES = re.compile(
     r"(?<![A-Z])(?:PAT|DSN|JWT|PWD|SK|CREDS?|SALT|SIGNATURE)(?![A-Z])|KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH(?!OR)|COOKIE|CONNECTION_STRING|WEBHOOK|BEARER"
 )
-_NO_SECRET = re.compile(r"PWD|OLDPWD|.*(?:KEYBOARD|_AUTH_(?:MODE|TYPE|METHOD)|_FILE|_PATH|_DIR|_SOCK)")
+_NO_SECRET = re.compile(
+    r"PWD|OLDPWD|.*(?:KEYBOARD|_AUTH_(?:MODE|TYPE|METHOD)|_FILE|_PATH|_DIR|_SOCK)"
+)
 _KINDS = r"(?:api|access|account|auth|client|db|encryption|master|private|service|signing|storage)[_-]?key"
-_TOKENS = "".join(f"(?<!{kind}[_-])" for kind in ("bos", "eos", "pad", "unk", "mask", "cls", "sep", "image", "special", "max"))
+_TOKENS = "".join(
+    f"(?<!{kind}[_-])"
+    for kind in ("bos", "eos", "pad", "unk", "mask", "cls", "sep", "image", "special", "max")
+)
 _VALUE = r"(?!<)[^\s\"',;&\\]{6,}"  # no special token of a tokenizer, such as <|im_end|>
 _NAMED = re.compile(
     rf"(?i)((?:{_KINDS}|{_TOKENS}token|secret|(?<![a-z])(?:pg|db|key)?pass|password|passwd|passphrase|(?<![a-z])pwd|credentials?|[_-]pat|[_-]auth"
@@ -44,13 +53,21 @@ _SHAPED = re.compile(
 _LONG = re.compile(r"[\w+/=.-]{12}")
 """Without a run like this, none of the library's patterns can be found."""
 _BASE64 = r"(?:\s|\\[nr]|[A-Za-z0-9+/=]{8,}|(?:Proc-Type|DEK-Info|Version|Comment):[^\n\\]*)"
-_BEGUN = re.compile(rf"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----{_BASE64}*(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----)?")
-_WHOLE = re.compile(r"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY[A-Z ]*)-----(?:(?!-----BEGIN)[\s\S]){0,20000}?-----END \1-----")
-_ENDED = re.compile(r"(?:[A-Za-z0-9+/=]{16,}(?:\s|\\[nr])+)+[A-Za-z0-9+/=]*-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----")
+_BEGUN = re.compile(
+    rf"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----{_BASE64}*(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----)?"
+)
+_WHOLE = re.compile(
+    r"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY[A-Z ]*)-----(?:(?!-----BEGIN)[\s\S]){0,20000}?-----END \1-----"
+)
+_ENDED = re.compile(
+    r"(?:[A-Za-z0-9+/=]{16,}(?:\s|\\[nr])+)+[A-Za-z0-9+/=]*-----END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----"
+)
 
 
 def redact(text: str) -> str:
-    """The text with every secret in it replaced by [removed]; the name before it, and the user of an address, stay."""
+    """The text with every secret in it replaced by [removed]; the name before it, and the user of
+    an address, stay.
+    """
     if known := _known(tuple(os.environ.items())):
         text = known.sub(REMOVED, text)
     if "PRIVATE KEY" in text:
@@ -65,7 +82,9 @@ def redact(text: str) -> str:
 
 
 def redacted(value: Any) -> Any:
-    """The same of every text in a value that goes into a JSON file; names of keys are left alone."""
+    """The same of every text in a value that goes into a JSON file; names of keys are left
+    alone.
+    """
     if isinstance(value, dict):
         return {name: redacted(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -74,7 +93,9 @@ def redacted(value: Any) -> Any:
 
 
 def redact_file(path: Path) -> None:
-    """The same in a log that nothing writes to any more; a log without a secret is left as it is."""
+    """The same in a log that nothing writes to any more; a log without a secret is left as it
+    is.
+    """
     try:
         with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
             parts = []
@@ -90,14 +111,31 @@ def redact_file(path: Path) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _known(environment: tuple[tuple[str, str], ...]) -> re.Pattern[str] | None:
-    """What matches the secrets of an environment, as they are, line by line, and as an address or JSON spells them."""
+    """What matches the secrets of an environment, as they are, line by line, and as an address or
+    JSON spells them.
+    """
     values = {value for name, value in environment if _secret_name(name) and not _is_path(value)}
-    values |= {part for _, value in environment for found in _WITH_PASSWORD.findall(value) for part in (found, unquote(found))}
-    forms = {form for value in values for line in [value, *value.splitlines()] for form in (line.strip(), quote(line.strip(), safe=""))}
+    values |= {
+        part
+        for _, value in environment
+        for found in _WITH_PASSWORD.findall(value)
+        for part in (found, unquote(found))
+    }
+    forms = {
+        form
+        for value in values
+        for line in [value, *value.splitlines()]
+        for form in (line.strip(), quote(line.strip(), safe=""))
+    }
     forms |= {form.replace("\n", "\\n") for form in forms}
-    long_enough = sorted((form for form in forms if len(form) >= SHORTEST), key=lambda form: (-len(form), form))
+    long_enough = sorted(
+        (form for form in forms if len(form) >= SHORTEST), key=lambda form: (-len(form), form)
+    )
     # a short one counts as a word of its own, so that it is not cut out of longer ones
-    written = [re.escape(form) if len(form) >= 12 else rf"(?<!\w){re.escape(form)}(?!\w)" for form in long_enough]
+    written = [
+        re.escape(form) if len(form) >= 12 else rf"(?<!\w){re.escape(form)}(?!\w)"
+        for form in long_enough
+    ]
     return re.compile("|".join(written)) if written else None
 
 
@@ -117,10 +155,18 @@ def _is_path(value: str) -> bool:
 
 @functools.cache
 def _kept_patterns() -> tuple[re.Pattern[str], ...]:
-    """The patterns of detect-secrets, but for addresses of machines (no secrets) and what is found above in a way that keeps its name."""
+    """The patterns of detect-secrets, but for addresses of machines (no secrets) and what is found
+    above in a way that keeps its name.
+    """
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
 
     plugins: dict[str, Any] = get_mapping_from_secret_type_to_class()
     others = ("IPPublicDetector", "BasicAuthDetector", "PrivateKeyDetector")
-    listed = [getattr(plugin, "denylist", ()) for _, plugin in sorted(plugins.items()) if plugin.__name__ not in others]
-    return tuple(pattern for patterns in listed if isinstance(patterns, list | tuple) for pattern in patterns)
+    listed = [
+        getattr(plugin, "denylist", ())
+        for _, plugin in sorted(plugins.items())
+        if plugin.__name__ not in others
+    ]
+    return tuple(
+        pattern for patterns in listed if isinstance(patterns, list | tuple) for pattern in patterns
+    )

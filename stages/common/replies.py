@@ -1,11 +1,12 @@
-"""Replies of language models on disk, each as it comes: a reply that was paid for is not asked for again.
+"""Replies of language models on disk, each as it comes: a reply that was paid for is not asked for
+again.
 
     with Replies(path) as replies:
         reply = replies.get(key_of(llm.model, messages))
 
-A store is one SQLite file; several processes may share it. Whoever keeps one says by its path and its keys which
-requests are the same, and how long it lives: a teacher's for good, an evaluation's until its results are written.
-Only whole replies are kept, never a failure.
+A store is one SQLite file; several processes may share it. Whoever keeps one says by its path and
+its keys which requests are the same, and how long it lives: a teacher's for good, an evaluation's
+until its results are written. Only whole replies are kept, never a failure.
 """
 
 from __future__ import annotations
@@ -22,10 +23,16 @@ from typing import Any
 from stages.common.completion import Reply, odd
 from stages.common.errors import PawlError, no_room
 
-_COLUMNS = "key BLOB PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, finish_reason TEXT"
-_ODD = "key BLOB PRIMARY KEY, odd TEXT NOT NULL"  # what is odd about a reply; a table of its own, which older code does not miss
+_COLUMNS = (
+    "key BLOB PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, output_tokens"
+    " INTEGER NOT NULL, finish_reason TEXT"
+)
+# what is odd about a reply; a table of its own, which older code does not miss
+_ODD = "key BLOB PRIMARY KEY, odd TEXT NOT NULL"
 _BATCH = 64
-"""Replies in one transaction, and as many may wait for it: so few that a killed run loses little on a slow disk too."""
+"""Replies in one transaction, and as many may wait for it: so few that a killed run loses little on
+a slow disk too.
+"""
 
 
 def key_of(*parts: Any) -> bytes:
@@ -40,10 +47,12 @@ def remove(path: Path) -> None:
 
 
 class Replies:
-    """A store of replies. Use it as a context manager; leaving it waits until everything is on disk.
+    """A store of replies. Use it as a context manager; leaving it waits until everything is on
+    disk.
 
-    One thread writes, and takes what has come in meanwhile into one transaction. A reply is in the file a few milliseconds after
-    `put`, which waits if the disk falls behind. `kill -9` loses at most `2 * _BATCH` replies and never damages the file (write-ahead log).
+    One thread writes, and takes what has come in meanwhile into one transaction. A reply is in the
+    file a few milliseconds after `put`, which waits if the disk falls behind. `kill -9` loses at
+    most `2 * _BATCH` replies and never damages the file (write-ahead log).
     """
 
     def __init__(self, path: Path) -> None:
@@ -56,7 +65,9 @@ class Replies:
         try:
             self._reader = self._open()
             with self._reader:
-                self._reader.execute(f"CREATE TABLE IF NOT EXISTS replies ({_COLUMNS}) WITHOUT ROWID")
+                self._reader.execute(
+                    f"CREATE TABLE IF NOT EXISTS replies ({_COLUMNS}) WITHOUT ROWID"
+                )
                 self._reader.execute(f"CREATE TABLE IF NOT EXISTS odd ({_ODD}) WITHOUT ROWID")
         except sqlite3.Error as error:
             raise self._explain(error) from None
@@ -66,7 +77,12 @@ class Replies:
     def __enter__(self) -> Replies:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._send(None)
         self._writer.join()
         self._reader.close()
@@ -79,9 +95,21 @@ class Replies:
             return found
         try:
             row = self._reader.execute(
-                "SELECT text, prompt_tokens, output_tokens, finish_reason, odd FROM replies LEFT JOIN odd USING (key) WHERE key = ?", (key,)
+                "SELECT text, prompt_tokens, output_tokens, finish_reason, odd FROM replies LEFT"
+                " JOIN odd USING (key) WHERE key = ?",
+                (key,),
             ).fetchone()
-            return Reply(_decode(row[0]), row[1], row[2], _decode(row[3]), **odd(json.loads(row[4] or "{}"))) if row else None
+            return (
+                Reply(
+                    _decode(row[0]),
+                    row[1],
+                    row[2],
+                    _decode(row[3]),
+                    **odd(json.loads(row[4] or "{}")),
+                )
+                if row
+                else None
+            )
         except (sqlite3.Error, ValueError, TypeError) as error:
             raise self._explain(error) from None
 
@@ -89,7 +117,8 @@ class Replies:
         """Keep a reply.
 
         Raises:
-            PawlError: an earlier one could not be written: nothing more is paid for that would be lost.
+            PawlError: an earlier one could not be written: nothing more is paid for that would be
+                lost.
         """
         self._waiting[key] = reply
         self._send((key, reply))
@@ -106,7 +135,8 @@ class Replies:
     def _open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=60, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")  # survives the death of the process; of the machine, up to the last checkpoint
+        # survives the death of the process; of the machine, up to the last checkpoint
+        connection.execute("PRAGMA synchronous = NORMAL")
         return connection
 
     def _write(self) -> None:
@@ -128,7 +158,8 @@ class Replies:
                 if last:
                     break
             connection.close()
-        except (sqlite3.Error, ValueError, OverflowError) as error:  # of a server's odd reply too: a dead writer must be noticed
+        except (sqlite3.Error, ValueError, OverflowError) as error:
+            # of a server's odd reply too: a dead writer must be noticed
             self._error = error
 
     def _insert(self, connection: sqlite3.Connection, batch: list[tuple[bytes, Reply]]) -> None:
@@ -137,11 +168,21 @@ class Replies:
         flat = [
             value
             for key, reply in batch
-            for value in (key, _encode(reply.text), reply.prompt_tokens, reply.output_tokens, _encode(reply.finish_reason))
+            for value in (
+                key,
+                _encode(reply.text),
+                reply.prompt_tokens,
+                reply.output_tokens,
+                _encode(reply.finish_reason),
+            )
         ]
         with connection:
             connection.execute(f"INSERT OR REPLACE INTO replies VALUES {values}", flat)
-            told = [(key, json.dumps(oddities)) for key, reply in batch if (oddities := reply.oddities())]
+            told = [
+                (key, json.dumps(oddities))
+                for key, reply in batch
+                if (oddities := reply.oddities())
+            ]
             connection.executemany("INSERT OR REPLACE INTO odd VALUES (?, ?)", told)
         for key, _ in batch:
             self._waiting.pop(key, None)
@@ -149,9 +190,13 @@ class Replies:
     def _explain(self, error: Exception) -> PawlError:
         if "full" in str(error):
             full = no_room(self.path)
-            return PawlError(f"{full.what}: the replies cannot be kept", where=full.where, fix=full.fix)
+            return PawlError(
+                f"{full.what}: the replies cannot be kept", where=full.where, fix=full.fix
+            )
         fix = "if it is damaged, move it away: its replies are then asked for, and paid for, again"
-        return PawlError(f"the store of replies cannot be used: {error}", where=str(self.path), fix=fix)
+        return PawlError(
+            f"the store of replies cannot be used: {error}", where=str(self.path), fix=fix
+        )
 
 
 def _encode(text: str) -> str | bytes:

@@ -1,4 +1,6 @@
-"""A benchmark's items with what scores replies to them: OpenCompass's evaluators and post-processors, by name."""
+"""A benchmark's items with what scores replies to them: OpenCompass's evaluators and
+post-processors, by name.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,8 @@ class Task:
 
     Attributes:
         conversations: what the model is asked, one for each item.
-        scoring: how build_benchmark says that this dataset of OpenCompass is scored; None for items of one's own.
+        scoring: how build_benchmark says that this dataset of OpenCompass is scored; None for items
+            of one's own.
     """
 
     name: str
@@ -70,7 +73,10 @@ class Task:
     conversations: list[list[dict[str, str]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.conversations = [item.get("messages") or [{"role": "user", "content": item["question"]}] for item in self.items]
+        self.conversations = [
+            item.get("messages") or [{"role": "user", "content": item["question"]}]
+            for item in self.items
+        ]
 
     @property
     def golds(self) -> list[Any]:
@@ -122,7 +128,8 @@ def processor(task: Task, benchmark: Benchmark) -> Callable[[str], Any]:
 
 
 def evaluator(spec: Spec) -> Any:
-    """An instance of an OpenCompass evaluator class, with the arguments that its configuration names.
+    """An instance of an OpenCompass evaluator class, with the arguments that its configuration
+    names.
 
     Raises:
         PawlError: there is no such class, or it needs other arguments.
@@ -132,14 +139,20 @@ def evaluator(spec: Spec) -> Any:
         kind = named(spec["type"])
     except (ImportError, AttributeError, ValueError) as error:
         raise PawlError(
-            f"no evaluator {spec['type']!r}: {error}", where="benchmark.evaluator",
-            fix="name a class, such as opencompass.openicl.icl_evaluator.icl_hf_evaluator.AccwithDetailsEvaluator",
-        ) from None  # fmt: skip
+            f"no evaluator {spec['type']!r}: {error}",
+            where="benchmark.evaluator",
+            fix=(
+                "name a class, such as"
+                " opencompass.openicl.icl_evaluator.icl_hf_evaluator.AccwithDetailsEvaluator"
+            ),
+        ) from None
     try:
         return kind(**arguments)
     except (TypeError, ImportError) as error:
         raise PawlError(
-            f"the evaluator {kind.__name__} cannot be made: {error}", where="benchmark.evaluator", fix="choose another"
+            f"the evaluator {kind.__name__} cannot be made: {error}",
+            where="benchmark.evaluator",
+            fix="choose another",
         ) from None
 
 
@@ -151,7 +164,8 @@ def named(dotted: str) -> Any:
 
 
 def postprocessor(name: str) -> Callable[[str], Any]:
-    """What is done to a reply before it is scored: "" nothing, "strip" blanks around it, else one of OpenCompass's by name.
+    """What is done to a reply before it is scored: "" nothing, "strip" blanks around it, else one
+    of OpenCompass's by name.
 
     Raises:
         PawlError: unknown name; names the nearest.
@@ -174,4 +188,6 @@ def postprocessor(name: str) -> Callable[[str], Any]:
 def _processor(spec: Spec) -> Callable[[str], Any]:
     if "." not in spec["type"]:
         return postprocessor(spec["type"])
-    return partial(named(spec["type"]), **{key: value for key, value in spec.items() if key != "type"})
+    return partial(
+        named(spec["type"]), **{key: value for key, value in spec.items() if key != "type"}
+    )

@@ -1,4 +1,6 @@
-"""Rows of tables, CSV, TSV and Parquet, as (file:line, fields or what is wrong, the row's beginning)."""
+"""Rows of tables, CSV, TSV and Parquet, as (file:line, fields or what is wrong, the row's
+beginning).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ INDEX = "Unnamed: 0"
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "\\": "\\"}
 _ESCAPE = re.compile(r"\\([tnr\\])")
 _LONG = 8
-"""Lines, from which a quoted field whose every line reads as a row is no prose, whatever the rest of the file is like."""
+"""Lines, from which a quoted field whose every line reads as a row is no prose, whatever the rest
+of the file is like.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,9 @@ Values = Iterator[tuple[str, Any, str]]
 
 @dataclass(frozen=True)
 class _Record:
-    """What a CSV reader took for one row: its lines as they stand, its fields or what is wrong with it."""
+    """What a CSV reader took for one row: its lines as they stand, its fields or what is wrong with
+    it.
+    """
 
     first: int
     lines: list[str]
@@ -46,7 +52,8 @@ class _Record:
 
 
 def csv_rows(opened: Callable[[], IO[str]], shown: str, tabs: bool) -> Values:
-    """The rows of a CSV file. A quote that swallows other rows costs them all, and they are counted.
+    """The rows of a CSV file. A quote that swallows other rows costs them all, and they are
+    counted.
 
     Args:
         opened: the file as text, from its beginning, each time it is called.
@@ -66,33 +73,50 @@ def csv_rows(opened: Callable[[], IO[str]], shown: str, tabs: bool) -> Values:
     if head is None:
         return
     if head.broken:
-        raise PawlError(f"the header cannot be read: {head.broken}", where=f"{shown}:1", fix="write names of columns, with commas")
+        raise PawlError(
+            f"the header cannot be read: {head.broken}",
+            where=f"{shown}:1",
+            fix="write names of columns, with commas",
+        )
     names = [name.strip().strip("\ufeff") for name in head.fields]
     names[:1] = [names[0] or INDEX] if names else []
     named = [name for name in names if name]
     if len(named) != len(set(named)):
         twice = next(name for name in named if named.count(name) > 1)
-        raise PawlError(f"two columns have one name, {twice!r:.60}", where=f"{shown}:1", fix="rename one of them")
+        raise PawlError(
+            f"two columns have one name, {twice!r:.60}",
+            where=f"{shown}:1",
+            fix="rename one of them",
+        )
     prose = cache(lambda: _has_prose(opened, delimiter, names))
     dump = cache(lambda: delimiter == "\t" and _is_dump(opened))
     for record in records:
         for where, row, raw in _row(record, names, delimiter, shown, prose):
             if isinstance(row, dict) and any("\\" in field for field in row.values()) and dump():
-                row = {name: _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], field) for name, field in row.items()}
+                row = {
+                    name: _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], field)
+                    for name, field in row.items()
+                }
             yield where, row, raw
 
 
 def _is_dump(opened: Callable[[], IO[str]]) -> bool:
-    """Whether a database wrote the file: it has fields that are \\N, and then a tab or an end of line inside a field is escaped too."""
+    """Whether a database wrote the file: it has fields that are \\N, and then a tab or an end of
+    line inside a field is escaped too.
+    """
     with opened() as file:
         return any("\\N" in line.rstrip("\r\n").split("\t") for line in file)
 
 
-def _row(record: _Record, names: list[str], delimiter: str, shown: str, prose: Callable[[], bool]) -> Values:
+def _row(
+    record: _Record, names: list[str], delimiter: str, shown: str, prose: Callable[[], bool]
+) -> Values:
     where, lines = f"{shown}:{record.first}", len(record.lines)
     raw = "".join(record.lines)[:2000].rstrip("\r\n")
     if record.broken:
-        more = f"; {lines} lines are lost, up to line {record.first + lines - 1}" if lines > 1 else ""
+        more = (
+            f"; {lines} lines are lost, up to line {record.first + lines - 1}" if lines > 1 else ""
+        )
         yield where, Broken(f"not CSV: {record.broken}{more}", lines), raw
         return
     fields = record.fields
@@ -101,15 +125,36 @@ def _row(record: _Record, names: list[str], delimiter: str, shown: str, prose: C
     while len(fields) > len(names) and not fields[-1].strip():
         fields = fields[:-1]  # of commas at the end of a line
     if len(fields) != len(names):
-        yield where, Broken(f"{len(fields)} fields, the header has {len(names)}", _rows_in(record, delimiter, names)), raw
+        yield (
+            where,
+            Broken(
+                f"{len(fields)} fields, the header has {len(names)}",
+                _rows_in(record, delimiter, names),
+            ),
+            raw,
+        )
     elif [field.strip() for field in fields] == names:
         yield where, Broken("the header once more"), raw
     elif _swallows(record, delimiter, names) and (lines >= _LONG or not prose()):
-        what = f"a quote opens here and closes in line {record.first + lines - 1}, and each line between reads as a row of its own"
+        what = (
+            f"a quote opens here and closes in line {record.first + lines - 1}, and each line"
+            " between reads as a row of its own"
+        )
         yield where, Broken(f"{what}; {lines} lines are lost", lines), raw
-    elif byte := next((ord(c) - 0xDC00 for field in fields for c in field if "\udc80" <= c <= "\udcff"), 0):
-        yield where, Broken(f"not UTF-8: the byte 0x{byte:02x} (of Windows-1252? iconv -f WINDOWS-1252 -t UTF-8)"), raw
-    elif any(field.strip() for name, field in zip(names, fields, strict=True) if not name) or not _counts(names, fields):
+    elif byte := next(
+        (ord(c) - 0xDC00 for field in fields for c in field if "\udc80" <= c <= "\udcff"), 0
+    ):
+        yield (
+            where,
+            Broken(
+                f"not UTF-8: the byte 0x{byte:02x} (of Windows-1252? iconv -f WINDOWS-1252 -t"
+                " UTF-8)"
+            ),
+            raw,
+        )
+    elif any(
+        field.strip() for name, field in zip(names, fields, strict=True) if not name
+    ) or not _counts(names, fields):
         yield where, Broken("a column without a name holds something"), raw
     else:
         yield where, {name: field for name, field in zip(names, fields, strict=True) if name}, raw
@@ -152,7 +197,11 @@ def _records(opened: Callable[[], IO[str]], delimiter: str, skipped: int) -> Ite
 
 
 def _rows_in(record: _Record, delimiter: str, names: list[str]) -> int:
-    return max(1, sum(_reads_as_row(line, delimiter, names) for line in record.lines)) if len(record.lines) > 1 else 1
+    return (
+        max(1, sum(_reads_as_row(line, delimiter, names) for line in record.lines))
+        if len(record.lines) > 1
+        else 1
+    )
 
 
 def _reads_as_row(line: str, delimiter: str, names: list[str]) -> bool:
@@ -160,16 +209,26 @@ def _reads_as_row(line: str, delimiter: str, names: list[str]) -> bool:
 
 
 def _swallows(record: _Record, delimiter: str, names: list[str]) -> bool:
-    """Whether a record of several lines is what a stray quote makes of several rows: nearly each line has as many fields as the header."""
+    """Whether a record of several lines is what a stray quote makes of several rows: nearly each
+    line has as many fields as the header.
+    """
     count = len(record.lines)
     if count < 2 or len(names) < 2 or "".join(record.lines).replace('""', "").count('"') != 2:
         return False  # what quotes other fields too, quotes this one on purpose
-    return sum(_reads_as_row(line, delimiter, names) for line in record.lines) >= (count if count < 10 else 0.9 * count)
+    return sum(_reads_as_row(line, delimiter, names) for line in record.lines) >= (
+        count if count < 10 else 0.9 * count
+    )
 
 
 def _has_prose(opened: Callable[[], IO[str]], delimiter: str, names: list[str]) -> bool:
-    """Whether most fields of several lines in this file cannot be rows that a quote swallowed: then the others are prose too."""
-    several = [_swallows(record, delimiter, names) for record in _records(opened, delimiter, 0) if len(record.lines) > 1]
+    """Whether most fields of several lines in this file cannot be rows that a quote swallowed: then
+    the others are prose too.
+    """
+    several = [
+        _swallows(record, delimiter, names)
+        for record in _records(opened, delimiter, 0)
+        if len(record.lines) > 1
+    ]
     return several.count(False) >= 3 * several.count(True)
 
 
@@ -190,11 +249,17 @@ def parquet_rows(path: Path, shown: str) -> Values:
                     yield f"{shown}[{number}]", row, ""
                     number += 1
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise PawlError(f"the Parquet file cannot be read: {str(error)[:200]}", where=shown, fix="write it again") from None
+        raise PawlError(
+            f"the Parquet file cannot be read: {str(error)[:200]}",
+            where=shown,
+            fix="write it again",
+        ) from None
 
 
 def _cells(batch: Any) -> list[dict[str, Any]]:
-    """A batch as rows, its numbers as they were meant: 0.1 of 32 bits is no 0.10000000149011612, and 18.50 of six places is 18.5."""
+    """A batch as rows, its numbers as they were meant: 0.1 of 32 bits is no 0.10000000149011612,
+    and 18.50 of six places is 18.5.
+    """
     import numpy as np
     import pyarrow
 

@@ -1,4 +1,6 @@
-"""The turns of a conversation, however a row writes them: {role, content}, {from, value}, text, or parts of text."""
+"""The turns of a conversation, however a row writes them: {role, content}, {from, value}, text, or
+parts of text.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,16 @@ from typing import Any
 from stages.common.fields import Unused, is_empty, left_out, text_of
 
 _ROLES = {
-    "human": "user", "prompter": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant",
-    "bot": "assistant", "model": "assistant", "developer": "system",
-}  # fmt: skip
+    "human": "user",
+    "prompter": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bing": "assistant",
+    "bard": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "developer": "system",
+}
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -31,7 +40,8 @@ def turns_of(value: Any, name: str, role: str) -> list[Turn]:
         role: of a text without one.
 
     Raises:
-        ValueError: no messages, an empty turn, parts that are no text, a key of a turn that would be lost.
+        ValueError: no messages, an empty turn, parts that are no text, a key of a turn that would
+            be lost.
     """
     if isinstance(value, dict):
         value = [value]
@@ -43,7 +53,10 @@ def turns_of(value: Any, name: str, role: str) -> list[Turn]:
 
 
 def _turn(message: dict[str, Any], where: str) -> Turn:
-    ours = {"role": "role" if "role" in message else "from", "content": "content" if "content" in message else "value"}
+    ours = {
+        "role": "role" if "role" in message else "from",
+        "content": "content" if "content" in message else "value",
+    }
     given = message.get(ours["role"])
     role = str(given).strip().lower()
     role = _ROLES.get(role, role)
@@ -58,7 +71,9 @@ def _turn(message: dict[str, Any], where: str) -> Turn:
 
 
 def _joined(content: Any, where: str) -> Any:
-    """Parts of text as one text, a line each, as vLLM shows them to a model that reads text alone."""
+    """Parts of text as one text, a line each, as vLLM shows them to a model that reads text
+    alone.
+    """
     if not isinstance(content, list) or not content:
         return content
     texts = []
@@ -66,7 +81,10 @@ def _joined(content: Any, where: str) -> Any:
         kind = part.get("type", "text") if isinstance(part, dict) else "text"
         text = part.get("text") if isinstance(part, dict) else part
         if kind not in ("text", "input_text", "output_text") or not isinstance(text, str):
-            raise Unused(str(kind), f"{where}: content holds a part of the type {kind!r:.40}, and training is on text")
+            raise Unused(
+                str(kind),
+                f"{where}: content holds a part of the type {kind!r:.40}, and training is on text",
+            )
         texts.append(text)
     return "\n".join(texts)
 
@@ -83,7 +101,10 @@ def in_order(turns: list[Turn]) -> None:
     if not roles or len(roles) % 2 or roles != ["user", "assistant"] * (len(roles) // 2):
         odd = next((role for role in roles if role not in ("user", "assistant")), "")
         found = f"; found the role {odd!r:.40}" if odd else ""
-        raise ValueError(f"messages must be user and assistant in turn, ending with assistant, after at most one system message{found}")
+        raise ValueError(
+            "messages must be user and assistant in turn, ending with assistant, after at most one"
+            f" system message{found}"
+        )
     if any(turn.thoughts for turn in turns[:-1]):
         raise ValueError("a turn before the last one has thoughts of its own, which would be lost")
 

@@ -1,6 +1,8 @@
-"""HTTP with the limits that a foreign server needs: its answer ends by size and by time, errors too, and no redirect is followed.
+"""HTTP with the limits that a foreign server needs: its answer ends by size and by time, errors
+too, and no redirect is followed.
 
-A redirect is an answer like another: a prompt or a key goes to the address that was declared, and to no other.
+A redirect is an answer like another: a prompt or a key goes to the address that was declared, and
+to no other.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class Unusable(Exception):
 
 
 def session(url: str, headers: Mapping[str, str], timeout_s: float, connections: int = 1) -> Any:
-    """A connection pool, to be used as an async context manager. `timeout_s` is for a whole request: connection, headers and body."""
+    """A connection pool, to be used as an async context manager. `timeout_s` is for a whole
+    request: connection, headers and body.
+    """
     import aiohttp
 
     return aiohttp.ClientSession(
@@ -60,7 +64,8 @@ async def exchange(pool: Any, method: str, url: str, body: bytes | None, limit: 
                 if size > limit:
                     raise Unusable(f"the answer is longer than {limit:,} bytes")
                 size = 0
-                async for part in response.content.iter_any():  # by pieces: without a Content-Length nothing else bounds it
+                # by pieces: without a Content-Length nothing else bounds it
+                async for part in response.content.iter_any():
                     parts.append(part)
                     size += len(part)
                     if size > limit:
@@ -77,7 +82,15 @@ async def exchange(pool: Any, method: str, url: str, body: bytes | None, limit: 
         raise Unusable(f"connection failed: {str(error) or type(error).__name__}") from None
 
 
-def fetch(method: str, url: str, *, headers: Mapping[str, str], timeout_s: float, limit: int, body: bytes | None = None) -> Answer:
+def fetch(
+    method: str,
+    url: str,
+    *,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    limit: int,
+    body: bytes | None = None,
+) -> Answer:
     """One request on a connection of its own. Raises Unusable as `exchange` does."""
 
     async def alone() -> Answer:
@@ -105,11 +118,14 @@ def redirected(answer: Answer, url: str) -> str:
 def shown(url: str) -> str:
     """An address without user and query, which may be secrets."""
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"[:200]
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"[:200]
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds that Retry-After asks for, given as a number or as a date; 0 where it says nothing."""
+    """Seconds that Retry-After asks for, given as a number or as a date; 0 where it says
+    nothing.
+    """
     given = headers.get("Retry-After", "")
     try:
         seconds = float(given)

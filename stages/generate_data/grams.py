@@ -1,8 +1,9 @@
 """Words and runs of words of many texts at once, as arrays of 64-bit hashes.
 
-A word is a run of letters and digits, or one sign of arithmetic ("4 - 1" is not "4 + 1"); other punctuation does not count, nor do the
-stars and underscores of Markdown around a word, and a Chinese or Japanese character, written without blanks, is a word. Two different
-runs of words share a hash with probability 2^-64.
+A word is a run of letters and digits, or one sign of arithmetic ("4 - 1" is not "4 + 1"); other
+punctuation does not count, nor do the stars and underscores of Markdown around a word, and a
+Chinese or Japanese character, written without blanks, is a word. Two different runs of words share
+a hash with probability 2^-64.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ _TIMES = r"(?<=\w)\*(?=\w)|(?<= )\*(?= )"
 _WORD = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+|[{_SIGNS}]|{_TIMES}")
 SIGNS = frozenset([*_SIGNS, "*"])
 _LONGEST = 64
-# odd, so that no place of a run loses bits; drawn once and for all, since hashes decide which rows are near duplicates
-PLACES = np.random.Generator(np.random.PCG64(20160212)).integers(0, 2**63, _LONGEST, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+# odd, so that no place of a run loses bits; drawn once and for all, since hashes decide which rows
+# are near duplicates
+PLACES = np.random.Generator(np.random.PCG64(20160212)).integers(
+    0, 2**63, _LONGEST, dtype=np.uint64
+) * np.uint64(2) + np.uint64(1)
 
 
 class _Hashes(dict[str, int]):
@@ -34,7 +38,9 @@ class _Hashes(dict[str, int]):
     def __missing__(self, word: str) -> int:
         if len(self) > 200_000:  # about 30 MB
             self.clear()
-        value = int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+        value = int.from_bytes(
+            hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little"
+        )
         self[word] = value
         return value
 
@@ -78,12 +84,16 @@ def block(texts: Sequence[Sequence[str]]) -> Block:
 
 def without_numbers(given: Block) -> Array:
     """The hashes of a block with one hash for whatever holds a digit."""
-    digits = np.fromiter((not word.isalpha() and word not in SIGNS for word in given.words), bool, len(given.words))
+    digits = np.fromiter(
+        (not word.isalpha() and word not in SIGNS for word in given.words), bool, len(given.words)
+    )
     return np.where(digits, np.uint64(_NUMBER), given.hashes)
 
 
 def runs(hashes: Array, group: Array, longest: int) -> Iterator[tuple[int, Array, Array]]:
-    """(length, start of each run, its hash) of every run of 1 to `longest` words within one group."""
+    """(length, start of each run, its hash) of every run of 1 to `longest` words within one
+    group.
+    """
     total = np.zeros(len(hashes), np.uint64)
     for length in range(1, longest + 1):
         if len(hashes) < length:
@@ -105,14 +115,17 @@ def runs_of(hashes: Array, group: Array, length: int) -> tuple[Array, Array]:
 
 
 class Lookup:
-    """Which of many hashes are known, and what is kept under them. Memory: 20 to 30 bytes an entry."""
+    """Which of many hashes are known, and what is kept under them. Memory: 20 to 30 bytes an
+    entry.
+    """
 
     def __init__(self, keys: Array, values: Array) -> None:
         order = np.argsort(keys, kind="stable")
         self._keys, self._values = keys[order], values[order]
         bits = max(10, int(len(keys) * 8).bit_length())
         self._mask = np.uint64(2**bits - 1)
-        self._flags = np.zeros(2**bits, bool)  # most hashes are unknown: one look here settles nearly all of them
+        # most hashes are unknown: one look here settles nearly all of them
+        self._flags = np.zeros(2**bits, bool)
         self._flags[self._keys & self._mask] = True
 
     def __len__(self) -> int:
@@ -128,4 +141,6 @@ class Lookup:
 
     def under(self, value: Any) -> Array:
         """Everything that is kept under one hash."""
-        return self._values[np.searchsorted(self._keys, value, "left") : np.searchsorted(self._keys, value, "right")]
+        return self._values[
+            np.searchsorted(self._keys, value, "left") : np.searchsorted(self._keys, value, "right")
+        ]

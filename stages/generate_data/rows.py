@@ -16,7 +16,9 @@ Seen = Messages | str
 
 @dataclass
 class Row:
-    """A row on its way: where it comes from (file:line, or the number of the draw) and what it says."""
+    """A row on its way: where it comes from (file:line, or the number of the draw) and what it
+    says.
+    """
 
     question: Question
     source: str
@@ -25,9 +27,11 @@ class Row:
 
 @dataclass
 class Counts:
-    """What became of the rows of one source; `read` is the sum of the others. `unused`: beyond its count, its share or `data.max_rows`.
+    """What became of the rows of one source; `read` is the sum of the others. `unused`: beyond its
+    count, its share or `data.max_rows`.
 
-    `unverified`: the teacher's answer was not shown to be right; `refused`: the teacher's server would not answer.
+    `unverified`: the teacher's answer was not shown to be right; `refused`: the teacher's server
+    would not answer.
     """
 
     read: int = 0
@@ -47,7 +51,9 @@ class Counts:
 
     def removed(self) -> int:
         """How many rows are gone before a sample is drawn."""
-        return sum(value for name, value in vars(self).items() if name not in ("read", "unused", "kept"))
+        return sum(
+            value for name, value in vars(self).items() if name not in ("read", "unused", "kept")
+        )
 
 
 def kind_of(question: Question) -> str:
@@ -57,16 +63,26 @@ def kind_of(question: Question) -> str:
 
 
 def answer_of(question: Question, think_tags: bool) -> str:
-    """The assistant's turn. The tags are written here and nowhere else, so that no model can forget to close one."""
+    """The assistant's turn. The tags are written here and nowhere else, so that no model can forget
+    to close one.
+    """
     if not question.reasoning:
         return question.answer
     reasoning = question.reasoning.strip()
-    return f"<think>\n{reasoning}\n</think>\n\n{question.answer}" if think_tags else f"{reasoning}\n\n{question.answer}"
+    return (
+        f"<think>\n{reasoning}\n</think>\n\n{question.answer}"
+        if think_tags
+        else f"{reasoning}\n\n{question.answer}"
+    )
 
 
 def messages(question: Question, think_tags: bool = False) -> Messages:
     """The row as a conversation, in OpenAI's form; of a pair, the better answer."""
-    turns = [*question.context, ("user", question.question), ("assistant", answer_of(question, think_tags))]
+    turns = [
+        *question.context,
+        ("user", question.question),
+        ("assistant", answer_of(question, think_tags)),
+    ]
     return [{"role": role, "content": content} for role, content in turns]
 
 
@@ -75,7 +91,11 @@ def seen(question: Question, think_tags: bool) -> list[Seen]:
     if question.plain:
         return [question.question]
     chosen = messages(question, think_tags)
-    return [chosen, [*chosen[:-1], {"role": "assistant", "content": question.rejected}]] if question.rejected else [chosen]
+    return (
+        [chosen, [*chosen[:-1], {"role": "assistant", "content": question.rejected}]]
+        if question.rejected
+        else [chosen]
+    )
 
 
 def record(question: Question, think_tags: bool) -> dict[str, Any]:
@@ -84,30 +104,60 @@ def record(question: Question, think_tags: bool) -> dict[str, Any]:
         return {"text": question.question}
     whole = messages(question, think_tags)
     if question.rejected:
-        return {"messages": whole[:-1], "chosen": whole[-1], "rejected": {"role": "assistant", "content": question.rejected}}
-    return {"messages": whole} if question.label is None else {"messages": whole, "label": question.label}
+        return {
+            "messages": whole[:-1],
+            "chosen": whole[-1],
+            "rejected": {"role": "assistant", "content": question.rejected},
+        }
+    return (
+        {"messages": whole}
+        if question.label is None
+        else {"messages": whole, "label": question.label}
+    )
 
 
 def dataset_info(kind: str, names: Iterable[str]) -> dict[str, Any]:
-    """What LLaMA-Factory 0.9.5 is told of the files. It takes a tag that is absent for None, so all are named; "sharegpt" is its name for
-    role-and-content turns."""
+    """What LLaMA-Factory 0.9.5 is told of the files. It takes a tag that is absent for None, so all
+    are named; "sharegpt" is its name for role-and-content turns.
+    """
     if kind == "pt":
-        return {name: {"file_name": f"{name}.jsonl", "columns": {"prompt": "text"}} for name in names}
+        return {
+            name: {"file_name": f"{name}.jsonl", "columns": {"prompt": "text"}} for name in names
+        }
     tags = {
-        "role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant", "system_tag": "system",
-        "observation_tag": "observation", "function_tag": "function",
-    }  # fmt: skip
+        "role_tag": "role",
+        "content_tag": "content",
+        "user_tag": "user",
+        "assistant_tag": "assistant",
+        "system_tag": "system",
+        "observation_tag": "observation",
+        "function_tag": "function",
+    }
     columns = {"messages": "messages"}
     if kind == "dpo":
         columns |= {"chosen": "chosen", "rejected": "rejected"}
     elif kind == "kto":
         columns |= {"kto_tag": "label"}
     ranking = {"ranking": True} if kind == "dpo" else {}
-    return {name: {"file_name": f"{name}.jsonl", "formatting": "sharegpt", **ranking, "columns": columns, "tags": tags} for name in names}
+    return {
+        name: {
+            "file_name": f"{name}.jsonl",
+            "formatting": "sharegpt",
+            **ranking,
+            "columns": columns,
+            "tags": tags,
+        }
+        for name in names
+    }
 
 
 def quantiles(lengths: Iterable[int]) -> dict[str, int]:
-    """{total, p50, p90, p99, max} of token counts; a quantile is the smallest length that so many rows do not exceed."""
+    """{total, p50, p90, p99, max} of token counts; a quantile is the smallest length that so many
+    rows do not exceed.
+    """
     ordered = array("I", sorted(lengths))
-    at = {f"p{percent}": ordered[max(0, -(-len(ordered) * percent // 100) - 1)] for percent in (50, 90, 99)}
+    at = {
+        f"p{percent}": ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+        for percent in (50, 90, 99)
+    }
     return {"total": sum(ordered), **at, "max": ordered[-1]}

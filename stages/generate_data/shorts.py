@@ -1,8 +1,11 @@
-"""Benchmark questions too short for an n-gram: found whole, inside a longer turn, or as a turn without the instruction around it.
+"""Benchmark questions too short for an n-gram: found whole, inside a longer turn, or as a turn
+without the instruction around it.
 
-A short question alone is weak evidence ("How are you?"), so it must be four words or more, two of them with content, or the row must give
-the item's answer too. One of numbers alone counts in a prompt, not in an answer, where any reasoning may pass through "5 + 3"; and a
-question that begins or ends in a number does not count where the number, or the sum, goes on: "8 - 0" is not in "8 - 0 - 3".
+A short question alone is weak evidence ("How are you?"), so it must be four words or more, two of
+them with content, or the row must give the item's answer too. One of numbers alone counts in a
+prompt, not in an answer, where any reasoning may pass through "5 + 3"; and a question that begins
+or ends in a number does not count where the number, or the sum, goes on: "8 - 0" is not in "8 - 0 -
+3".
 """
 
 from __future__ import annotations
@@ -16,15 +19,18 @@ from stages.generate_data import grams
 from stages.generate_data.grams import SIGNS, Array, Block, Lookup, words
 
 _COMMON = frozenset(
-    """about after again also been before being both could does doing down each from have having here into just like make many more most
-    much must only other over please same should some such than that their them then there these they this those through under until very
-    want were what when where which while will with would your yours""".split()  # noqa: SIM905 - a list of ninety words would fill the screen
+    """about after again also been before being both could does doing down each from have having
+    here into just like make many more most much must only other over please same should
+    some such than that their them then there these they this those through under until
+    very want were what when where which while will with would your yours""".split()  # noqa: SIM905 - a list of ninety words would fill the screen
 )
 
 
 @dataclass
 class Turned:
-    """Texts that are searched: their words, the row of each, and whether it stands before the answer."""
+    """Texts that are searched: their words, the row of each, and whether it stands before the
+    answer.
+    """
 
     block: Block
     row: Array
@@ -42,7 +48,9 @@ class _Short:
 
 
 class Shorts:
-    """The short questions of all tasks, whole and without their task's frame: the words that all its questions begin and end with."""
+    """The short questions of all tasks, whole and without their task's frame: the words that all
+    its questions begin and end with.
+    """
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -58,18 +66,27 @@ class Shorts:
                 if not 0 < len(core) < self.n:
                     continue
                 content = sum(len(word) > 3 and word not in _COMMON for word in core)
-                content += sum(len(word) == 1 and word > "\u3000" for word in core) // 3  # a Chinese word has about two characters
+                # a Chinese word has about two characters
+                content += sum(len(word) == 1 and word > "\u3000" for word in core) // 3
                 numeric = all(not word.isalpha() for word in core)
-                self._items.append(_Short(core, words(answer), place, numeric, len(core) >= 4 and content >= 2))
+                self._items.append(
+                    _Short(core, words(answer), place, numeric, len(core) >= 4 and content >= 2)
+                )
 
     def close(self) -> None:
         """All questions are there: make them ready to be looked up."""
         for length in {len(short.core) for short in self._items}:
-            numbers = [number for number, short in enumerate(self._items) if len(short.core) == length]
+            numbers = [
+                number for number, short in enumerate(self._items) if len(short.core) == length
+            ]
             given = grams.block([self._items[number].core for number in numbers])
-            self._by_length[length] = Lookup(grams.runs_of(given.hashes, given.text, length)[1], np.array(numbers))
+            self._by_length[length] = Lookup(
+                grams.runs_of(given.hashes, given.text, length)[1], np.array(numbers)
+            )
 
-    def find(self, length: int, starts: Array, hashes: Array, turned: Turned) -> Iterator[tuple[int, int, str]]:
+    def find(
+        self, length: int, starts: Array, hashes: Array, turned: Turned
+    ) -> Iterator[tuple[int, int, str]]:
         """(start, place, "exact" or "short") of every run of `length` words that is a question."""
         if lookup := self._by_length.get(length):
             for position in lookup.known(hashes):
@@ -79,7 +96,9 @@ class Shorts:
 
 
 def _match(short: _Short, start: int, turned: Turned) -> str:
-    """How a run of words with the hash of a short question is that question: "exact", "short", or "" where it is not."""
+    """How a run of words with the hash of a short question is that question: "exact", "short", or
+    "" where it is not.
+    """
     text = int(turned.block.text[start])
     turn, at = turned.words[text], start - int(turned.block.starts[text])
     end = at + len(short.core)
@@ -92,7 +111,9 @@ def _match(short: _Short, start: int, turned: Turned) -> str:
         edge_after = []
     if _calculates(short.core[0]) and any(map(_calculates, edge_before)):
         return ""
-    if _calculates(short.core[-1]) and any(_calculates(word) and word != "=" for word in edge_after):
+    if _calculates(short.core[-1]) and any(
+        _calculates(word) and word != "=" for word in edge_after
+    ):
         return ""
     if short.numeric:
         return "short" if turned.asked[text] and len(short.core) >= 3 else ""
@@ -101,18 +122,30 @@ def _match(short: _Short, start: int, turned: Turned) -> str:
     if not turned.asked[text] or len(short.core) < 2 or not short.answer:
         return ""
     row = turned.row[text]
-    answers = (turned.words[other] for other in range(text + 1, len(turned.words)) if turned.row[other] == row and not turned.asked[other])
+    answers = (
+        turned.words[other]
+        for other in range(text + 1, len(turned.words))
+        if turned.row[other] == row and not turned.asked[other]
+    )
     return "short" if any(_holds(answer, short.answer) for answer in answers) else ""
 
 
 def _frame(asked: list[list[str]]) -> tuple[int, int]:
-    """How many words all questions of a task begin and end with; none where there are too few questions to tell."""
+    """How many words all questions of a task begin and end with; none where there are too few
+    questions to tell.
+    """
     if len(asked) < 3:
         return 0, 0
     shortest = min(map(len, asked))
-    first = next((place for place in range(shortest) if len({question[place] for question in asked}) > 1), shortest)
+    first = next(
+        (place for place in range(shortest) if len({question[place] for question in asked}) > 1),
+        shortest,
+    )
     rest = shortest - first
-    last = next((place for place in range(rest) if len({question[-1 - place] for question in asked}) > 1), rest)
+    last = next(
+        (place for place in range(rest) if len({question[-1 - place] for question in asked}) > 1),
+        rest,
+    )
     return first, last
 
 
@@ -121,4 +154,6 @@ def _calculates(word: str) -> bool:
 
 
 def _holds(text: list[str], part: list[str]) -> bool:
-    return any(text[start : start + len(part)] == part for start in range(len(text) - len(part) + 1))
+    return any(
+        text[start : start + len(part)] == part for start in range(len(text) - len(part) + 1)
+    )

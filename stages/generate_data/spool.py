@@ -1,4 +1,6 @@
-"""Rows that passed the filters, on disk, and which of them are trained on: about 30 bytes a row stay in memory."""
+"""Rows that passed the filters, on disk, and which of them are trained on: about 30 bytes a row
+stay in memory.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from stages.common.schema import Data
 
 
 class Spool:
-    """A scratch file of rows, and for each its place, length in tokens, source, group and question."""
+    """A scratch file of rows, and for each its place, length in tokens, source, group and
+    question.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = open(path, "wb+")  # noqa: SIM115 - held as long as this object
@@ -33,8 +37,12 @@ class Spool:
     def close(self) -> None:
         self._file.close()
 
-    def add(self, record: dict[str, Any], *, tokens: int, source: int, group: str, question: int) -> None:
-        """Append a row. `group` is what samples are stratified by, `question` a hash of its question."""
+    def add(
+        self, record: dict[str, Any], *, tokens: int, source: int, group: str, question: int
+    ) -> None:
+        """Append a row. `group` is what samples are stratified by, `question` a hash of its
+        question.
+        """
         line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
         self._file.write(line)
         self._starts.append(self._end)
@@ -53,7 +61,8 @@ class Spool:
 
 
 def select(data: Data, spool: Spool) -> list[int]:
-    """The numbers of the rows to use, in training order: each source's count or share, shuffled, at most max_rows.
+    """The numbers of the rows to use, in training order: each source's count or share, shuffled, at
+    most max_rows.
 
     Raises:
         PawlError: no row is left.
@@ -65,22 +74,41 @@ def select(data: Data, spool: Spool) -> list[int]:
     shares = _shares(data, [len(rows) for rows in of_source])
     chosen: list[int] = []
     for name, rows, wanted in zip(names, of_source, shares, strict=True):
-        chosen += sample(rows, wanted, spool.group, data.stratify, random.Random(f"{data.seed}\0{name}")) if len(rows) > wanted else rows
+        chosen += (
+            sample(rows, wanted, spool.group, data.stratify, random.Random(f"{data.seed}\0{name}"))
+            if len(rows) > wanted
+            else rows
+        )
     random.Random(data.seed).shuffle(chosen)
     if data.max_rows and len(chosen) > data.max_rows:
         if data.stratify:
-            chosen = sample(chosen, data.max_rows, spool.group, data.stratify, random.Random(f"{data.seed}\0max_rows"))
+            chosen = sample(
+                chosen,
+                data.max_rows,
+                spool.group,
+                data.stratify,
+                random.Random(f"{data.seed}\0max_rows"),
+            )
             random.Random(data.seed).shuffle(chosen)
         chosen = chosen[: data.max_rows]
     if not chosen:
-        raise PawlError("no training row is left after the filters", where="data.sources", fix="reports say why; see data.filters")
+        raise PawlError(
+            "no training row is left after the filters",
+            where="data.sources",
+            fix="reports say why; see data.filters",
+        )
     return chosen
 
 
 def _shares(data: Data, available: list[int]) -> list[int]:
-    """How many rows of each source are wanted: its count, or its share by weight of as many rows as the scarcest source allows."""
+    """How many rows of each source are wanted: its count, or its share by weight of as many rows as
+    the scarcest source allows.
+    """
     sources = list(data.sources.values())
-    limits = [min(rows, source.count) if source.count else rows for rows, source in zip(available, sources, strict=True)]
+    limits = [
+        min(rows, source.count) if source.count else rows
+        for rows, source in zip(available, sources, strict=True)
+    ]
     total = sum(source.weight for source in sources)
     if not total:
         return limits
@@ -90,14 +118,22 @@ def _shares(data: Data, available: list[int]) -> list[int]:
     return [min(limit, round(share)) for limit, share in zip(limits, exact, strict=True)]
 
 
-def sample(rows: Sequence[int], wanted: int, groups: Sequence[int], stratify: str, rng: random.Random) -> list[int]:
-    """`wanted` of these rows: at random, or so many of each group as it has of the whole, or (=even) as many of each as of every other."""
+def sample(
+    rows: Sequence[int], wanted: int, groups: Sequence[int], stratify: str, rng: random.Random
+) -> list[int]:
+    """`wanted` of these rows: at random, or so many of each group as it has of the whole, or
+    (=even) as many of each as of every other.
+    """
     if not stratify:
         return rng.sample(list(rows), wanted)
     members: dict[int, list[int]] = {}
     for row in rows:
         members.setdefault(groups[row], []).append(row)
-    quota = _even(members, wanted) if stratify.endswith("=even") else _proportional(members, wanted, len(rows))
+    quota = (
+        _even(members, wanted)
+        if stratify.endswith("=even")
+        else _proportional(members, wanted, len(rows))
+    )
     return [row for group, part in members.items() for row in rng.sample(part, quota[group])]
 
 
@@ -114,13 +150,18 @@ def _proportional(members: dict[int, list[int]], wanted: int, total: int) -> dic
 def _even(members: dict[int, list[int]], wanted: int) -> dict[int, int]:
     """Equal parts; what a small group lacks the others give, smallest first."""
     quota: dict[int, int] = {}
-    for left, group in zip(range(len(members), 0, -1), sorted(members, key=lambda group: (len(members[group]), group)), strict=True):
+    for left, group in zip(
+        range(len(members), 0, -1),
+        sorted(members, key=lambda group: (len(members[group]), group)),
+        strict=True,
+    ):
         quota[group] = min(len(members[group]), -(-(wanted - sum(quota.values())) // left))
     return quota
 
 
 def hold_out(chosen: list[int], spool: Spool, fraction: float) -> tuple[list[int], list[int]]:
-    """The rows to train on and those held out for the loss, about `fraction` of them: never one question in both.
+    """The rows to train on and those held out for the loss, about `fraction` of them: never one
+    question in both.
 
     Raises:
         PawlError: one of the two would be empty.

@@ -4,8 +4,9 @@
         for request, reply in teacher.answers(requests):
             ...
 
-`requests` is read as it is needed, so that a million of them need no more memory than a few windows. Results come in the order of the
-requests whatever the order of the replies, so that what is made of them is the same each time.
+`requests` is read as it is needed, so that a million of them need no more memory than a few
+windows. Results come in the order of the requests whatever the order of the replies, so that what
+is made of them is the same each time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from stages.common.schema import LLM
 T = TypeVar("T")
 _GRACE_S = 10.0  # for requests in flight when the reader stops, as at Ctrl-C
 _TOP_P = 1.0
-_WINDOW = 4  # times the concurrency: a slow reply holds back the results behind it, not the requests
+# times the concurrency: a slow reply holds back the results behind it, not the requests
+_WINDOW = 4
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,9 @@ class Refused:
 class Budget:
     """What a run may spend on replies that are not in the cache; 0 means no limit.
 
-    A reply's price is known only when it has come, so requests in flight are counted at the mean of those before, and at the longest
-    reply before the first has come: what is spent at the end may exceed the limit by the spread of the last replies.
+    A reply's price is known only when it has come, so requests in flight are counted at the mean of
+    those before, and at the longest reply before the first has come: what is spent at the end may
+    exceed the limit by the spread of the last replies.
     """
 
     max_tokens: int = 0
@@ -58,12 +61,15 @@ class Budget:
         self.cost += llm.cost(reply.prompt_tokens, reply.output_tokens)
 
     def left(self, llm: LLM) -> float:
-        """How many replies still fit: infinite without a limit, at least one before the first reply."""
+        """How many replies still fit: infinite without a limit, at least one before the first
+        reply.
+        """
         longest = llm.max_output_tokens
         fits = math.inf
         for limit, spent, most in (
-            (self.max_tokens, self.prompt_tokens + self.output_tokens, longest), (self.max_cost, self.cost, longest * llm.price_out / 1e6)
-        ):  # fmt: skip
+            (self.max_tokens, self.prompt_tokens + self.output_tokens, longest),
+            (self.max_cost, self.cost, longest * llm.price_out / 1e6),
+        ):
             if limit and spent:
                 fits = min(fits, (limit - spent) / (spent / self.requests))
             elif limit and most:
@@ -73,7 +79,9 @@ class Budget:
 
 @dataclass
 class Usage:
-    """What the replies that were used cost when they were made, whether in this run or before: the same for the same data."""
+    """What the replies that were used cost when they were made, whether in this run or before: the
+    same for the same data.
+    """
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -88,15 +96,22 @@ class Usage:
         self.output_tokens += reply.output_tokens
         self.cost = llm.cost(self.prompt_tokens, self.output_tokens)
         self.odd.update(
-            told for told, holds in (
-                ("without text", reply.missing), ("with tokens that are estimated", reply.estimated),
-                (f"signed {reply.model}", reply.model), (f"asked without {', '.join(reply.not_sent)}", reply.not_sent),
-            ) if holds
-        )  # fmt: skip
+            told
+            for told, holds in (
+                ("without text", reply.missing),
+                ("with tokens that are estimated", reply.estimated),
+                (f"signed {reply.model}", reply.model),
+                (f"asked without {', '.join(reply.not_sent)}", reply.not_sent),
+            )
+            if holds
+        )
 
     def report(self) -> dict[str, Any]:
         """As the stage's report has it; `odd` where there is something to say."""
-        told = {name: getattr(self, name) for name in ("requests", "prompt_tokens", "output_tokens", "cost")}
+        told = {
+            name: getattr(self, name)
+            for name in ("requests", "prompt_tokens", "output_tokens", "cost")
+        }
         return told | ({"odd": dict(sorted(self.odd.items()))} if self.odd else {})
 
 
@@ -116,16 +131,21 @@ class _Slot:
 
 
 class Teacher:
-    """One language model behind one cache. `usage` is the account of what was used, `budget` of what this run paid for."""
+    """One language model behind one cache. `usage` is the account of what was used, `budget` of
+    what this run paid for.
+    """
 
-    def __init__(self, llm: LLM, replies: Replies, budget: Budget, where: str = "data.teacher") -> None:
+    def __init__(
+        self, llm: LLM, replies: Replies, budget: Budget, where: str = "data.teacher"
+    ) -> None:
         self.llm, self.replies, self.budget, self.where = llm, replies, budget, where
         self.usage = Usage()
         self.retried = 0
         self._loop = asyncio.new_event_loop()
         self._client: Client | None = None
         self._todo: deque[_Slot] = deque()
-        self._asked: dict[bytes, list[_Slot]] = {}  # in flight or waiting for it; the same request twice is sent once
+        # in flight or waiting for it; the same request twice is sent once
+        self._asked: dict[bytes, list[_Slot]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight = 0
         self._failed: list[str] = []
@@ -135,23 +155,37 @@ class Teacher:
     def __enter__(self) -> Teacher:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
             self._loop.run_until_complete(self._close())
         finally:
             self._loop.close()
 
-    def answers(self, requests: Iterable[tuple[T, list[dict[str, str]], int]], ahead: int = 0) -> Iterator[tuple[T, Reply | Refused]]:
-        """The reply to each (anything, messages, seed), with whatever it came with, in the order of the requests.
+    def answers(
+        self, requests: Iterable[tuple[T, list[dict[str, str]], int]], ahead: int = 0
+    ) -> Iterator[tuple[T, Reply | Refused]]:
+        """The reply to each (anything, messages, seed), with whatever it came with, in the order of
+        the requests.
 
-        Several of these may be read by turns. Args: `ahead`: how many requests may be sent before the first is read (0: a few windows),
-        for a reader that may stop early and would have paid for the others.
+        Several of these may be read by turns. Args: `ahead`: how many requests may be sent before
+        the first is read (0: a few windows), for a reader that may stop early and would have paid
+        for the others.
 
         Raises:
-            PawlError: a request stayed failed, or the budget is used up. No new request starts then, those in flight come to their end,
-                and every reply is in the cache, so that another run goes on from there.
+            PawlError: a request stayed failed, or the budget is used up. No new request starts
+                then, those in flight come to their end, and every reply is in the cache, so that
+                another run goes on from there.
         """
-        source, window, size = iter(requests), deque[_Slot](), min(ahead or _WINDOW * self.llm.concurrency, _WINDOW * self.llm.concurrency)
+        source, window, size = (
+            iter(requests),
+            deque[_Slot](),
+            min(ahead or _WINDOW * self.llm.concurrency, _WINDOW * self.llm.concurrency),
+        )
         more = True
         try:
             while more or window:
@@ -174,7 +208,9 @@ class Teacher:
                 self._loop.run_until_complete(self._settle(_GRACE_S))
 
     def _forget(self, window: Iterable[_Slot]) -> None:
-        """Take what was not sent yet out of the queue, unless another reader waits for the same reply."""
+        """Take what was not sent yet out of the queue, unless another reader waits for the same
+        reply.
+        """
         own = {id(slot) for slot in window}
         todo, self._todo = self._todo, deque()
         for slot in todo:
@@ -193,8 +229,15 @@ class Teacher:
         slot.result = self.replies.get(key)
         if slot.result is None:
             if not self.llm.base_url:
-                fix = f"set {self.where}.base_url and {self.where}.model, or restore the cache in .pawl/teacher"
-                raise PawlError("a reply is not in the cache, and no teacher is configured", where=self.where, fix=fix)
+                fix = (
+                    f"set {self.where}.base_url and {self.where}.model, or restore the cache in"
+                    " .pawl/teacher"
+                )
+                raise PawlError(
+                    "a reply is not in the cache, and no teacher is configured",
+                    where=self.where,
+                    fix=fix,
+                )
             self._asked[key] = [slot]
             self._todo.append(slot)
         return slot
@@ -218,7 +261,12 @@ class Teacher:
 
     def _start(self) -> None:
         stopped = self._failed or self._error
-        while self._todo and not stopped and self._in_flight < self.llm.concurrency and self.budget.left(self.llm) > self._in_flight:
+        while (
+            self._todo
+            and not stopped
+            and self._in_flight < self.llm.concurrency
+            and self.budget.left(self.llm) > self._in_flight
+        ):
             self._in_flight += 1
             task = self._loop.create_task(self._ask(self._todo.popleft()))
             self._tasks.add(task)
@@ -228,7 +276,8 @@ class Teacher:
         assert self._client
         result: Reply | Refused | None = None
         try:
-            while True:  # goes on with the next one: a task for each request would cost as much as its parsing
+            # goes on with the next one: a task for each request would cost as much as its parsing
+            while True:
                 try:
                     result = await self._client.complete(slot.messages, seed=slot.seed)
                     self.budget.add(result, self.llm)
@@ -241,7 +290,12 @@ class Teacher:
                 for waiting in self._asked.pop(slot.key):
                     waiting.result = result
                 self._changed.set()
-                if self._failed or self._error or not self._todo or self.budget.left(self.llm) <= self._in_flight - 1:
+                if (
+                    self._failed
+                    or self._error
+                    or not self._todo
+                    or self.budget.left(self.llm) <= self._in_flight - 1
+                ):
                     return
                 slot = self._todo.popleft()
         finally:
@@ -273,11 +327,18 @@ class Teacher:
         paid = f"{self.budget.requests} requests were answered in this run and are kept"
         if self._failed:
             return PawlError(
-                f"{len(self._failed)} requests to the teacher failed for good, {paid}; first cause: {self._failed[0]}",
+                f"{len(self._failed)} requests to the teacher failed for good, {paid}; first cause:"
+                f" {self._failed[0]}",
                 where=self.llm.base_url,
-                fix=f"see to the server, or raise {self.where}.retries or timeout_s, and run again: nothing is paid for twice",
+                fix=(
+                    f"see to the server, or raise {self.where}.retries or timeout_s, and run again:"
+                    " nothing is paid for twice"
+                ),
             )
-        spent = f"{self.budget.prompt_tokens:,} prompt and {self.budget.output_tokens:,} output tokens, cost {self.budget.cost:.4g}"
+        spent = (
+            f"{self.budget.prompt_tokens:,} prompt and {self.budget.output_tokens:,} output tokens,"
+            f" cost {self.budget.cost:.4g}"
+        )
         return PawlError(
             f"the teacher's budget for one run is used up: {paid} ({spent})",
             where="data.teacher.max_tokens, data.teacher.max_cost",

@@ -17,27 +17,41 @@ class TemplateRefusedError(PawlError):
 
     def __init__(self, numbers: list[int], said: str) -> None:
         self.numbers, self.said = numbers, " ".join(said.split())[:300]
-        fix = "take such turns out of the rows (a system turn, two turns of one role), or choose a base whose template takes them"
-        super().__init__(f"the base model's chat template refuses {len(numbers)} rows: {self.said}", where="model", fix=fix)
+        fix = (
+            "take such turns out of the rows (a system turn, two turns of one role), or choose a"
+            " base whose template takes them"
+        )
+        super().__init__(
+            f"the base model's chat template refuses {len(numbers)} rows: {self.said}",
+            where="model",
+            fix=fix,
+        )
 
 
 def counter(model: Path, *, plain: bool = False) -> Callable[[list[Seen]], list[int]]:
-    """Count the tokens of conversations with the model's own tokenizer and chat template, and those of plain texts without it.
+    """Count the tokens of conversations with the model's own tokenizer and chat template, and those
+    of plain texts without it.
 
     Args:
         plain: there are no conversations.
 
     Raises:
-        PawlError: the model has no chat template, and one is needed. What is returned raises TemplateRefusedError.
+        PawlError: the model has no chat template, and one is needed. What is returned raises
+            TemplateRefusedError.
     """
-    # transformers knows how the tokenizer is really built, and brings PyTorch with it (0.8 GB): a process of its own asks it and ends
+    # transformers knows how the tokenizer is really built, and brings PyTorch with it (0.8 GB): a
+    # process of its own asks it and ends
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         backend, template, special = pool.submit(_described, str(model)).result()
     if not template and not plain:
         fix = "choose an instruct model, or put a chat_template.jinja beside it"
         raise PawlError("the base model has no chat template", where=str(model), fix=fix)
     if not backend:
-        raise PawlError("the base model's tokenizer has no fast form", where=str(model), fix="put a tokenizer.json beside the model")
+        raise PawlError(
+            "the base model's tokenizer has no fast form",
+            where=str(model),
+            fix="put a tokenizer.json beside the model",
+        )
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_str(backend)
@@ -48,7 +62,10 @@ def counter(model: Path, *, plain: bool = False) -> Callable[[list[Seen]], list[
         conversations = [row for row in rows if not isinstance(row, str)]
         chats = iter(_rendered(conversations, template, special))
         texts = [row if isinstance(row, str) else next(chats) for row in rows]
-        return [len(encoding.ids) for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+        return [
+            len(encoding.ids)
+            for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)
+        ]
 
     return count
 
@@ -58,7 +75,9 @@ def _rendered(conversations: list[Any], template: str, special: dict[str, Any]) 
     from transformers.utils.chat_template_utils import render_jinja_template
 
     def render(chosen: list[Any]) -> list[str]:
-        texts: list[str] = render_jinja_template(chosen, chat_template=template, add_generation_prompt=False, **special)[0]
+        texts: list[str] = render_jinja_template(
+            chosen, chat_template=template, add_generation_prompt=False, **special
+        )[0]
         return texts
 
     if not conversations:
@@ -76,7 +95,9 @@ def _rendered(conversations: list[Any], template: str, special: dict[str, Any]) 
 
 
 def _described(model: str) -> tuple[str, Any, dict[str, Any]]:
-    """The tokenizer as JSON ("" where it has no fast form), its chat template, and the special tokens that a template may name."""
+    """The tokenizer as JSON ("" where it has no fast form), its chat template, and the special
+    tokens that a template may name.
+    """
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)

@@ -1,18 +1,25 @@
-"""Is the candidate better than the incumbent? Paired evidence from validation items decides; a template or a language model words it.
+"""Is the candidate better than the incumbent? Paired evidence from validation items decides; a
+template or a language model words it.
 
-python -m stages.judge                                                     judge the reports, as dvc.yaml does
-python -m stages.judge compare CANDIDATE.jsonl INCUMBENT.jsonl             print the evidence of two evaluations as JSON
-                   [--alpha 0.05] [--min-effect 0.01] [--looks 1]          looks: how often these items were looked at, this time included
-                   [--primary ''] [--max-regression 0.1] [--metric correct]
-python -m stages.judge explain-failure [--since SECONDS]                   put the newest failed stage into words (reports/failure.md)
-python -m stages.judge simulate [--pairs 2000]                             how often this rule errs, and the naive one
+python -m stages.judge                                                     judge the reports, as
+dvc.yaml does
+python -m stages.judge compare CANDIDATE.jsonl INCUMBENT.jsonl             print the evidence of two
+evaluations as JSON
+                   [--alpha 0.05] [--min-effect 0.01] [--looks 1]          looks: how often these
+                   items were looked at, this time included [--primary ''] [--max-regression 0.1]
+                   [--metric correct]
+python -m stages.judge explain-failure [--since SECONDS]                   put the newest failed
+stage into words (reports/failure.md)
+python -m stages.judge simulate [--pairs 2000]                             how often this rule errs,
+and the naive one
 
-Reads params.yaml, reports/eval_val, the incumbent's folder, and the reports of benchmark, data and training; for a language model
-(judge.kind llm) also the validation items. Writes a line into experiments/looks.jsonl, reports/judge.md for people, and
-reports/judge.json, which stages/common/reports/verdict.py declares. Without a language model, the same inputs give the same bytes.
-The stage exits 0 whatever the outcome.
-compare exits 0 for accept, 1 for reject, 2 for inconclusive, 3 for bad input; it checks the rows, and the summaries (val.json) where they
-lie beside them.
+Reads params.yaml, reports/eval_val, the incumbent's folder, and the reports of benchmark, data and
+training; for a language model (judge.kind llm) also the validation items. Writes a line into
+experiments/looks.jsonl, reports/judge.md for people, and reports/judge.json, which
+stages/common/reports/verdict.py declares. Without a language model, the same inputs give the same
+bytes. The stage exits 0 whatever the outcome. compare exits 0 for accept, 1 for reject, 2 for
+inconclusive, 3 for bad input; it checks the rows, and the summaries (val.json) where they lie
+beside them.
 """
 
 from __future__ import annotations
@@ -36,27 +43,46 @@ BAD_INPUT = 3
 
 
 def judge_reports(root: Path, judge: Judge, experiment: Experiment, **more: Any) -> Verdict:
-    """See `stages.judge.verdict`, whose modules take as long to import as `compare` needs for its work."""
+    """See `stages.judge.verdict`, whose modules take as long to import as `compare` needs for its
+    work.
+    """
     from stages.judge import verdict
 
     return verdict.judge_reports(root, judge, experiment, **more)
 
 
 def compare(candidate: Path, incumbent: Path, rule: Rule) -> int:
-    """Print the evidence of two files; whatever keeps it from being computed is bad input and never looks like a verdict."""
+    """Print the evidence of two files; whatever keeps it from being computed is bad input and never
+    looks like a verdict.
+    """
     try:
-        if not (0 < rule.alpha <= 0.5 and 0 <= rule.min_effect <= 1 and 0 < rule.max_regression <= 1 and rule.look >= 1):
-            fix = "alpha above 0 to 0.5, min-effect 0 to 1, max-regression above 0 to 1, looks 1 or more: this look counts too"
+        if not (
+            0 < rule.alpha <= 0.5
+            and 0 <= rule.min_effect <= 1
+            and 0 < rule.max_regression <= 1
+            and rule.look >= 1
+        ):
+            fix = (
+                "alpha above 0 to 0.5, min-effect 0 to 1, max-regression above 0 to 1, looks 1 or"
+                " more: this look counts too"
+            )
             raise PawlError("a threshold is out of range", where=str(rule), fix=fix)
         sides = file_side(candidate), file_side(incumbent)
         if wrong := of_files(*sides):
-            raise PawlError("; ".join(wrong)[:1000], fix="evaluate both sides again, in one way, and keep each summary beside its rows")
+            raise PawlError(
+                "; ".join(wrong)[:1000],
+                fix="evaluate both sides again, in one way, and keep each summary beside its rows",
+            )
         found = evidence(pair(*(side.rows for side in sides)), rule)
         print(to_json(found.plain()), end="")
     except OSError as error:
         return _bad_input(str(from_os_error(error)))
     except Exception as error:  # noqa: BLE001 - exit 1 means "reject": not even a bug of ours may end in it
-        return _bad_input(str(error) if isinstance(error, PawlError) else f"{type(error).__name__}: {error}"[:2000])
+        return _bad_input(
+            str(error)
+            if isinstance(error, PawlError)
+            else f"{type(error).__name__}: {error}"[:2000]
+        )
     return EXIT[found.outcome]
 
 
@@ -71,21 +97,60 @@ class Parser(argparse.ArgumentParser):
 
 
 def arguments() -> argparse.Namespace:
-    parser = Parser(prog="python -m stages.judge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(
+        prog="python -m stages.judge",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(dest="command")
     comparing = commands.add_parser("compare", help="print the evidence of two evaluations as JSON")
     comparing.add_argument("candidate", type=Path)
     comparing.add_argument("incumbent", type=Path)
-    comparing.add_argument("--alpha", type=float, default=0.05, help="chance that a series of looks accepts a candidate that is no better")
-    comparing.add_argument("--min-effect", type=float, default=0.01, help="smallest gain worth having")
-    comparing.add_argument("--looks", type=int, default=1, help="how often these items were looked at, this time included")
-    comparing.add_argument("--primary", default="", help="the benchmark that decides; without one, all items together")
-    comparing.add_argument("--max-regression", type=float, default=0.1, help="loss that the other benchmarks are shown not to exceed")
-    comparing.add_argument("--metric", choices=("correct", "score"), default="correct", help="right or wrong, or credit")
-    explaining = commands.add_parser("explain-failure", help="put the newest failed stage into words")
-    explaining.add_argument("--since", type=float, default=0, help="leave out failures before this time, in seconds since 1970")
-    simulating = commands.add_parser("simulate", help="how often this judge errs, and how often the naive rule does")
-    simulating.add_argument("--pairs", type=int, default=2000, help="simulated experiments in each cell")
+    comparing.add_argument(
+        "--alpha",
+        type=float,
+        default=0.05,
+        help="chance that a series of looks accepts a candidate that is no better",
+    )
+    comparing.add_argument(
+        "--min-effect", type=float, default=0.01, help="smallest gain worth having"
+    )
+    comparing.add_argument(
+        "--looks",
+        type=int,
+        default=1,
+        help="how often these items were looked at, this time included",
+    )
+    comparing.add_argument(
+        "--primary", default="", help="the benchmark that decides; without one, all items together"
+    )
+    comparing.add_argument(
+        "--max-regression",
+        type=float,
+        default=0.1,
+        help="loss that the other benchmarks are shown not to exceed",
+    )
+    comparing.add_argument(
+        "--metric",
+        choices=("correct", "score"),
+        default="correct",
+        help="right or wrong, or credit",
+    )
+    explaining = commands.add_parser(
+        "explain-failure", help="put the newest failed stage into words"
+    )
+    explaining.add_argument(
+        "--since",
+        type=float,
+        default=0,
+        help="leave out failures before this time, in seconds since 1970",
+    )
+    simulating = commands.add_parser(
+        "simulate", help="how often this judge errs, and how often the naive rule does"
+    )
+    simulating.add_argument(
+        "--pairs", type=int, default=2000, help="simulated experiments in each cell"
+    )
     simulating.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
@@ -93,7 +158,9 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     args = arguments()
     if args.command == "compare":
-        rule = Rule(args.alpha, args.min_effect, args.looks, args.primary, args.max_regression, args.metric)
+        rule = Rule(
+            args.alpha, args.min_effect, args.looks, args.primary, args.max_regression, args.metric
+        )
         return compare(args.candidate, args.incumbent, rule)
     if args.command == "simulate":
         from stages.judge import simulate
@@ -107,17 +174,24 @@ def main() -> int:
 
     if args.command == "explain-failure":
         return verdict.explain_failure(ROOT, args.since)
-    seen = SECTIONS  # what a language model is told; what of it shapes a result is in the reports already
+    # what a language model is told; what of it shapes a result is in the reports already
+    seen = SECTIONS
     with (
         stage_lock("judge"),
         load_params(*tracked("judge"), untracked=seen, inputs=["prompts/judge"]) as params,
     ):
         found = judge_reports(
-            ROOT, params.judge, params.experiment, max_contamination=params.data.max_contamination,
-            settings=public_settings(params), more_roots=[main_root()],
-        )  # fmt: skip
+            ROOT,
+            params.judge,
+            params.experiment,
+            max_contamination=params.data.max_contamination,
+            settings=public_settings(params),
+            more_roots=[main_root()],
+        )
         pooled = found.evidence.pooled
-        gain = f"{words.points(pooled.difference)}, {words.p_value(pooled.p_better)}, {pooled.n} items"
+        gain = (
+            f"{words.points(pooled.difference)}, {words.p_value(pooled.p_better)}, {pooled.n} items"
+        )
         print(f"judge: {found.outcome}: {gain}, look {found.evidence.look} at them")
     return 0
 

@@ -1,4 +1,6 @@
-"""The failures that are recognised (causes.yaml): what they look like in an error, a trace or a log, why they happen, and what to do."""
+"""The failures that are recognised (causes.yaml): what they look like in an error, a trace or a
+log, why they happen, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,12 @@ def causes() -> tuple[Cause, ...]:
     """All of them, in the order in which they are tried."""
     listed = yaml.safe_load(Path(__file__).with_name("causes.yaml").read_text(encoding="utf-8"))
     return tuple(
-        Cause(each["label"], each["name"], each["why"], each["fix"], re.compile("|".join(each["patterns"]), re.IGNORECASE))
+        Cause(
+            each["label"],
+            each["name"],
+            each["why"],
+            each["fix"],
+            re.compile("|".join(each["patterns"]), re.IGNORECASE),
+        )
         for each in listed
     )

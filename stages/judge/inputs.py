@@ -1,7 +1,8 @@
 """What the judge reads: validation items and results, and aggregate reports.
 
-It has no way to a test split: a row and a summary are of the validation split by their models, whatever their file is called, and
-the models of test results are in a module that the judge may not import (tests/test_graph.py).
+It has no way to a test split: a row and a summary are of the validation split by their models,
+whatever their file is called, and the models of test results are in a module that the judge may not
+import (tests/test_graph.py).
 """
 
 from __future__ import annotations
@@ -33,10 +34,17 @@ FAILURES = Path(".pawl/failure")
 LOGS = Path(".pawl/logs")
 OPTIONAL = {"repeat": 0, "fingerprint": ""}
 """Columns that older rows lack, and what they mean then."""
-LIMITS = {"score": 1, "prompt_tokens": LARGEST_COUNT, "output_tokens": LARGEST_COUNT, "repeat": LARGEST_COUNT}
+LIMITS = {
+    "score": 1,
+    "prompt_tokens": LARGEST_COUNT,
+    "output_tokens": LARGEST_COUNT,
+    "repeat": LARGEST_COUNT,
+}
 """The largest value of each column of numbers; the smallest is 0."""
 DEEPEST = 500
-"""Brackets in a line that Arrow may see: its reader recurses, and the process dies of some ten thousand, or of a line that is `null`."""
+"""Brackets in a line that Arrow may see: its reader recurses, and the process dies of some ten
+thousand, or of a line that is `null`.
+"""
 _INCUMBENT = re.compile(r"reports/baseline|experiments/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -46,7 +54,8 @@ class Side:
 
     Attributes:
         rows: columns as in `COLUMNS`.
-        summary: what was written beside them; None if two files of rows are compared that have none.
+        summary: what was written beside them; None if two files of rows are compared that have
+            none.
         rows_sha256: of the file of rows.
         accepted: whether the history of looks says that these very results were accepted once.
     """
@@ -70,7 +79,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything a verdict depends on, besides params.yaml; `items` are those of data/benchmark/val (see `read_items`)."""
+    """Everything a verdict depends on, besides params.yaml; `items` are those of data/benchmark/val
+    (see `read_items`).
+    """
 
     candidate: Side
     incumbent: Side
@@ -89,7 +100,9 @@ def read_inputs(root: Path, incumbent: str) -> Inputs:
     """
     if not _INCUMBENT.fullmatch(incumbent) or ".." in incumbent:
         fix = "name reports/baseline, or the folder of a finished experiment: experiments/0001-name"
-        raise PawlError(f"experiment.incumbent is {incumbent!r}", where="experiment.incumbent", fix=fix)
+        raise PawlError(
+            f"experiment.incumbent is {incumbent!r}", where="experiment.incumbent", fix=fix
+        )
     reports, accepted = root / "reports", looks.accepted(root)
     return Inputs(
         candidate=_side(reports / "eval_val", accepted),
@@ -110,12 +123,19 @@ def _side(folder: Path, accepted: set[str]) -> Side:
 
 
 def file_side(path: Path) -> Side:
-    """A file of rows alone, with the summary of the same name beside it, as an evaluation leaves it."""
+    """A file of rows alone, with the summary of the same name beside it, as an evaluation leaves
+    it.
+    """
     rows, beside = validation_rows(path), path.with_suffix(".json")
     held = read_object(beside) if beside.is_file() else {}
     stated = held.keys() & EvalSummary.model_fields.keys()  # else it is something else of that name
     summary = EvalSummary.check(held, str(beside)) if stated else None
-    return Side(rows, summary, sha256_file(path), summary is None or "rows_sha256" not in summary.model_fields_set)
+    return Side(
+        rows,
+        summary,
+        sha256_file(path),
+        summary is None or "rows_sha256" not in summary.model_fields_set,
+    )
 
 
 def validation_rows(path: Path) -> pa.Table:
@@ -126,12 +146,18 @@ def validation_rows(path: Path) -> pa.Table:
     """
     rows = _columns(path)
     if not len(rows):
-        raise PawlError("there are no rows", where=str(path), fix="evaluate it again: 'dvc repro -f' on its stage")
+        raise PawlError(
+            "there are no rows",
+            where=str(path),
+            fix="evaluate it again: 'dvc repro -f' on its stage",
+        )
     return rows
 
 
 def _columns(path: Path) -> pa.Table:
-    """Read as columns, thirty times as fast as row by row; what is not plain and sound is left to `read_rows`, which names the row."""
+    """Read as columns, thirty times as fast as row by row; what is not plain and sound is left to
+    `read_rows`, which names the row.
+    """
     from pyarrow import json as arrow
 
     parse = arrow.ParseOptions(explicit_schema=COLUMNS, unexpected_field_behavior="error")
@@ -143,8 +169,13 @@ def _columns(path: Path) -> pa.Table:
             table = arrow.read_json(file, arrow.ReadOptions(block_size=2**24), parse)
         table.validate(full=True)
         for name, value in OPTIONAL.items():
-            table = table.set_column(COLUMNS.names.index(name), name, pc.fill_null(table[name], value))
-        sound = not any(column.null_count for column in table.columns) and not pc.any(pc.is_nan(table["score"])).as_py()
+            table = table.set_column(
+                COLUMNS.names.index(name), name, pc.fill_null(table[name], value)
+            )
+        sound = (
+            not any(column.null_count for column in table.columns)
+            and not pc.any(pc.is_nan(table["score"])).as_py()
+        )
         sound = sound and all(_within(table[name], most) for name, most in LIMITS.items())
         sound = sound and pc.all(pc.equal(table["split"], SPLIT)).as_py()
     except (pa.ArrowInvalid, FileNotFoundError):
@@ -153,7 +184,9 @@ def _columns(path: Path) -> pa.Table:
 
 
 def _plain(line: bytes) -> bool:
-    return not line or (line[:1] == b"{" and line[-1:] == b"}" and line.count(b"[") + line.count(b"{") <= DEEPEST)
+    return not line or (
+        line[:1] == b"{" and line[-1:] == b"}" and line.count(b"[") + line.count(b"{") <= DEEPEST
+    )
 
 
 def _within(column: pa.ChunkedArray, most: float) -> bool:
@@ -162,26 +195,41 @@ def _within(column: pa.ChunkedArray, most: float) -> bool:
 
 
 def read_items(root: Path) -> dict[str, dict[str, str]]:
-    """The validation items by item_id, as build_benchmark wrote them: benchmark, question and answer; {} where there are none.
+    """The validation items by item_id, as build_benchmark wrote them: benchmark, question and
+    answer; {} where there are none.
 
     Raises:
-        PawlError: a broken line, a column that is no text, an item twice, or one whose content is not that of its id.
+        PawlError: a broken line, a column that is no text, an item twice, or one whose content is
+            not that of its id.
     """
     items: dict[str, dict[str, str]] = {}
     fix = "run 'dvc repro -f build_benchmark' to make the items again"
     for path in sorted((root / ITEMS).glob("*.jsonl")):
         for number, row in enumerate(read_jsonl(path), 1):
             where = f"{path}, item {number}"
-            if wrong := [name for name in ("item_id", "benchmark", "question", "answer") if not isinstance(row.get(name), str)]:
+            if wrong := [
+                name
+                for name in ("item_id", "benchmark", "question", "answer")
+                if not isinstance(row.get(name), str)
+            ]:
                 raise PawlError(f"no text in column {', '.join(wrong)}", where=where, fix=fix)
-            if row["item_id"] in items or row["item_id"] != item_id(row["benchmark"], row["question"], row["answer"]):
-                raise PawlError("an item occurs twice, or its content is not the one that its id was made of", where=where, fix=fix)
-            items[row["item_id"]] = {name: row[name] for name in ("benchmark", "question", "answer")}
+            if row["item_id"] in items or row["item_id"] != item_id(
+                row["benchmark"], row["question"], row["answer"]
+            ):
+                raise PawlError(
+                    "an item occurs twice, or its content is not the one that its id was made of",
+                    where=where,
+                    fix=fix,
+                )
+            items[row["item_id"]] = {
+                name: row[name] for name in ("benchmark", "question", "answer")
+            }
     return items
 
 
 def read_former(root: Path, incumbent: str) -> dict[str, Any]:
-    """The parameters that the incumbent ran with; empty where they are not recorded (the baseline is an untrained model).
+    """The parameters that the incumbent ran with; empty where they are not recorded (the baseline
+    is an untrained model).
 
     Raises:
         PawlError: the file is no YAML, or no mapping.
@@ -198,14 +246,18 @@ def read_former(root: Path, incumbent: str) -> dict[str, Any]:
         if not isinstance(found, DictConfig):
             raise ValueError("no mapping of sections")
         return {str(name): value for name, value in OmegaConf.to_container(found).items()}  # type: ignore[union-attr]
-    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, RecursionError) as error:  # OmegaConf raises OSError for a number
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError, RecursionError) as error:
+        # OmegaConf raises OSError for a number
         told = next(iter(str(error).splitlines()), type(error).__name__)[:200]
         fix = "restore it from Git: a finished experiment is never written again"
-        raise PawlError(f"the incumbent's parameters cannot be read: {told}", where=str(path), fix=fix) from None
+        raise PawlError(
+            f"the incumbent's parameters cannot be read: {told}", where=str(path), fix=fix
+        ) from None
 
 
 def read_verdict(root: Path, incumbent: str) -> Verdict | None:
-    """The verdict by which an experiment became the incumbent; None of the baseline, which was never judged.
+    """The verdict by which an experiment became the incumbent; None of the baseline, which was
+    never judged.
 
     Raises:
         PawlError: it is broken.
@@ -215,19 +267,27 @@ def read_verdict(root: Path, incumbent: str) -> Verdict | None:
 
 
 def logs(root: Path, stage: str) -> list[str]:
-    """The logs of a stage that are there, by their path in the working tree; they are named, not read."""
+    """The logs of a stage that are there, by their path in the working tree; they are named, not
+    read.
+    """
     found = sorted((root / LOGS).glob(f"*{stage}*.log"))
     return [str(path.relative_to(root)) for path in found if path.stat().st_size]
 
 
 def read_failure(root: Path, since: float) -> dict[str, Any] | None:
-    """The newest record of a failed stage that is not older than `since` (seconds since 1970); None where there is none."""
+    """The newest record of a failed stage that is not older than `since` (seconds since 1970); None
+    where there is none.
+    """
     records = []
     for path in sorted((root / FAILURES).glob("*.json")):
         try:
             record = read_json(path)
         except PawlError:
             continue  # half of a record, left by a killed process, explains nothing
-        if isinstance(record, dict) and isinstance(record.get("stage"), str) and path.stat().st_mtime >= since:
+        if (
+            isinstance(record, dict)
+            and isinstance(record.get("stage"), str)
+            and path.stat().st_mtime >= since
+        ):
             records.append((str(record.get("at", "")), record))
     return max(records, key=lambda each: each[0])[1] if records else None

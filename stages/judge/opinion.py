@@ -1,4 +1,6 @@
-"""What a language model says about an experiment: words that are checked, and a veto. It cannot accept anything."""
+"""What a language model says about an experiment: words that are checked, and a veto. It cannot
+accept anything.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,15 @@ LONGEST = 4000
 
 
 def schema(fields: dict[str, list[str] | None]) -> dict[str, Any]:
-    """The JSON schema of an object with these string fields; a list holds the values that are allowed."""
+    """The JSON schema of an object with these string fields; a list holds the values that are
+    allowed.
+    """
     return {
         "type": "object",
-        "properties": {name: {"type": "string", **({"enum": values} if values else {})} for name, values in fields.items()},
+        "properties": {
+            name: {"type": "string", **({"enum": values} if values else {})}
+            for name, values in fields.items()
+        },
         "required": list(fields),
         "additionalProperties": False,
     }
@@ -35,21 +42,36 @@ VERDICT = schema({"Code Summary": None, "Reason": None, "Decision": ["yes", "no"
 
 
 def opine(
-    root: Path, judge: Judge, judged: Judged, known: dict[str, Any], inputs: Inputs, settings: dict[str, Any]
+    root: Path,
+    judge: Judge,
+    judged: Judged,
+    known: dict[str, Any],
+    inputs: Inputs,
+    settings: dict[str, Any],
 ) -> tuple[Words | None, Opinion]:
     """Ask the language model; a server that fails leaves an opinion without words, and says why."""
     items = read_items(root)
-    samples = draw(inputs.candidate.rows, items, judge.max_error_samples, judge.seed, prompt.thinks(settings))
+    samples = draw(
+        inputs.candidate.rows, items, judge.max_error_samples, judge.seed, prompt.thinks(settings)
+    )
     former = read_former(root, judged.experiment.incumbent)
     asked = prompt.experiment(judged, known, inputs, settings, former, samples)
     public = prompt.experiment(judged, known, inputs, settings, former, [])
-    replies = {text for side in (inputs.candidate, inputs.incumbent) for text in side.rows["prediction"].to_pylist()}
-    guard = Guard(items.values(), replies, samples, "\n".join(message["content"] for message in public))
+    replies = {
+        text
+        for side in (inputs.candidate, inputs.incumbent)
+        for text in side.rows["prediction"].to_pylist()
+    }
+    guard = Guard(
+        items.values(), replies, samples, "\n".join(message["content"] for message in public)
+    )
     try:
         opinion = _ask(judge.llm, asked, guard)
     except PawlError as error:
         told = error.what[:400]
-        opinion = _nothing("its reply was not valid, and repeats benchmark content" if guard.leaks(told) else told)
+        opinion = _nothing(
+            "its reply was not valid, and repeats benchmark content" if guard.leaks(told) else told
+        )
         opinion |= _paid([error] if isinstance(error, NoReply) else [])
     decision = opinion["decision"]
     opinion |= {
@@ -58,8 +80,15 @@ def opine(
         "disagreement": bool(decision) and (decision == "yes") != judged.accepted,
     }
     if opinion["veto"] and not opinion["words"]:  # the fact stays, the words go
-        told = f"{plain(judge.llm.model, 80)} vetoes an acceptance that the evidence carries; its reason repeated benchmark content."
-        opinion["words"] = {"Code Summary": words.put_into_words(known).summary, "Reason": told, "Decision": "no"}
+        told = (
+            f"{plain(judge.llm.model, 80)} vetoes an acceptance that the evidence carries; its"
+            " reason repeated benchmark content."
+        )
+        opinion["words"] = {
+            "Code Summary": words.put_into_words(known).summary,
+            "Reason": told,
+            "Decision": "no",
+        }
     if opinion["words"]:
         opinion["words"]["Reason"] = labelled(opinion["words"]["Reason"], known, opinion["veto"])
     said = opinion.pop("words")
@@ -78,7 +107,8 @@ def _ask(llm: LLM, messages: list[dict[str, str]], guard: Guard) -> dict[str, An
             got = structured(llm, [*messages, told, prompt.again(found)], VERDICT)
             spent, texts = [*spent, got], _texts(got)
         except NoReply as error:
-            spent.append(error)  # paid for all the same; the first reply stands, without the sentences that leak
+            # paid for all the same; the first reply stands, without the sentences that leak
+            spent.append(error)
     left = sum(len(guard.found(text)) for text in texts.values())
     kept = {name: guard.cut(text) for name, text in texts.items()}
     account = {
@@ -90,34 +120,57 @@ def _ask(llm: LLM, messages: list[dict[str, str]], guard: Guard) -> dict[str, An
         **({"not_sent": list(got.not_sent)} if got.not_sent else {}),
     }
     if not kept["Reason"]:
-        return {**account, "words": None, "failed": "nothing of its reason was left after the sentences that repeat benchmark content"}
+        return {
+            **account,
+            "words": None,
+            "failed": (
+                "nothing of its reason was left after the sentences that repeat benchmark content"
+            ),
+        }
     return {**account, "words": {**kept, "Decision": got.value["Decision"]}, "failed": ""}
 
 
 def _paid(asked: Iterable[Structured | NoReply]) -> dict[str, Any]:
     """What the calls cost, those too that brought no reply that can be used."""
     calls = list(asked)
-    return {name: sum(getattr(each, name) for each in calls) for name in ("prompt_tokens", "output_tokens", "cost")}
+    return {
+        name: sum(getattr(each, name) for each in calls)
+        for name in ("prompt_tokens", "output_tokens", "cost")
+    }
 
 
 def _texts(got: Structured) -> dict[str, str]:
-    return {name: " ".join(got.value[name][:LONGEST].split()) for name in ("Code Summary", "Reason")}
+    return {
+        name: " ".join(got.value[name][:LONGEST].split()) for name in ("Code Summary", "Reason")
+    }
 
 
 def _nothing(why: str) -> dict[str, Any]:
     return {
-        "words": None, "decision": "", "failed": why, "leaks": {"found": 0, "cut": 0}, "repaired": False, "prompt_tokens": 0,
-        "output_tokens": 0, "cost": 0.0,
-    }  # fmt: skip
+        "words": None,
+        "decision": "",
+        "failed": why,
+        "leaks": {"found": 0, "cut": 0},
+        "repaired": False,
+        "prompt_tokens": 0,
+        "output_tokens": 0,
+        "cost": 0.0,
+    }
 
 
 def labelled(reason: str, known: dict[str, Any], veto: bool) -> str:
-    """The reason with the one label in front that the verdict carries; a label that contradicts the verdict is taken away."""
+    """The reason with the one label in front that the verdict carries; a label that contradicts the
+    verdict is taken away.
+    """
     bare, own = reason, ""
     for label in (BENCHMARK, IMPLEMENTATION):
         if bare.lstrip().startswith(label):
             bare, own = bare.replace(label, "", 1).strip(), label
     if known["accepted"] and not veto:
         return bare
-    wanted = (own or IMPLEMENTATION) if veto else known["label"] or (own if own == IMPLEMENTATION else "")
+    wanted = (
+        (own or IMPLEMENTATION)
+        if veto
+        else known["label"] or (own if own == IMPLEMENTATION else "")
+    )
     return f"{wanted} {bare}".strip()

@@ -1,7 +1,9 @@
-"""What of a failed stage's own words may be shown where the stage saw test items: our sentences, without what was put into them.
+"""What of a failed stage's own words may be shown where the stage saw test items: our sentences,
+without what was put into them.
 
-A library quotes what it could not take, and `fix` and `where` are built from values too. So a fix passes if it is a sentence of our
-source, its values replaced by "..." unless they are a path, a key or a number; a place passes word by word on the same terms.
+A library quotes what it could not take, and `fix` and `where` are built from values too. So a fix
+passes if it is a sentence of our source, its values replaced by "..." unless they are a path, a key
+or a number; a place passes word by word on the same terms.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _MOST = 6
 
 
 def ours(text: str) -> str:
-    """The text, where it is a sentence of ours, with what was put into it left out; else nothing."""
+    """The text, where it is a sentence of ours, with what was put into it left out; else
+    nothing.
+    """
     text = " ".join(text[:LONGEST].split())
     for words, pattern in _sentences():
         if words in text and (found := pattern.fullmatch(text)):
@@ -35,13 +39,20 @@ def ours(text: str) -> str:
 
 
 def place(text: str) -> str:
-    """Where it was: the words that are a path, a key, a number or one of a few others; each other one is "..."."""
+    """Where it was: the words that are a path, a key, a number or one of a few others; each other
+    one is "...".
+    """
     words = (
-        [word if _known(word.strip("()[],;'\"")) else "..." for word in text.strip().splitlines()[0][:LONGEST].split()]
+        [
+            word if _known(word.strip("()[],;'\"")) else "..."
+            for word in text.strip().splitlines()[0][:LONGEST].split()
+        ]
         if text.strip()
         else []
     )
-    told = " ".join(word for at, word in enumerate(words) if word != "..." or words[at - 1 : at] != ["..."])
+    told = " ".join(
+        word for at, word in enumerate(words) if word != "..." or words[at - 1 : at] != ["..."]
+    )
     return "" if told == "..." else told
 
 
@@ -55,7 +66,9 @@ def _safe(value: str) -> str:
 
 @functools.cache
 def _sentences() -> list[tuple[str, re.Pattern[str]]]:
-    """The texts of our source with three words or more, the longest first: the longest fixed part, and what matches the whole."""
+    """The texts of our source with three words or more, the longest first: the longest fixed part,
+    and what matches the whole.
+    """
     found: dict[str, tuple[str, re.Pattern[str]]] = {}
     for path in sorted((ROOT / "stages").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -68,7 +81,10 @@ def _sentences() -> list[tuple[str, re.Pattern[str]]]:
                 and parts.count(None) <= _MOST
                 and sum(map(len, fixed)) <= LONGEST
             ):
-                pattern = "".join("(.*?)" if part is None else re.sub(r"(?:\\?\s)+", r"\\s+", re.escape(part)) for part in parts)
+                pattern = "".join(
+                    "(.*?)" if part is None else re.sub(r"(?:\\?\s)+", r"\\s+", re.escape(part))
+                    for part in parts
+                )
                 found[pattern] = (longest, re.compile(pattern))
     return sorted(found.values(), key=lambda each: -len(each[0]))
 

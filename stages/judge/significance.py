@@ -1,11 +1,14 @@
 """Tests and intervals of paired differences. Pure functions of numbers.
 
-- `sign_flip`: the exact sign-flip (paired permutation) test (Fisher 1935). Of right-or-wrong answers with one repeat it is McNemar's exact
+- `sign_flip`: the exact sign-flip (paired permutation) test (Fisher 1935). Of right-or-wrong
+answers with one repeat it is McNemar's exact
   test (McNemar 1947, Psychometrika 12:153), a binomial test of the discordant pairs.
-- `tango`: Tango's score interval of the difference of paired proportions (Tango 1998, Statistics in Medicine 17:891; recommended by
-  Fagerland, Lydersen and Laake 2014, Statistics in Medicine 33:2850). It inverts McNemar's score test and holds at n = 1, and without
-  discordant pairs.
-- `bootstrap`: the BCa bootstrap (Efron 1987, JASA 82:171) of the mean of differences that are no mere -1, 0 or 1 (repeats, partial credit).
+- `tango`: Tango's score interval of the difference of paired proportions (Tango 1998, Statistics in
+Medicine 17:891; recommended by
+  Fagerland, Lydersen and Laake 2014, Statistics in Medicine 33:2850). It inverts McNemar's score
+  test and holds at n = 1, and without discordant pairs.
+- `bootstrap`: the BCa bootstrap (Efron 1987, JASA 82:171) of the mean of differences that are no
+mere -1, 0 or 1 (repeats, partial credit).
 """
 
 from __future__ import annotations
@@ -25,13 +28,16 @@ MOST = 2000
 """Items, above which the bootstrap and the interval of Student's t agree to the third digit."""
 RESAMPLES = 9999
 FEWEST_BEYOND = 50
-"""Resamples in a tail, below which its quantile is not trusted: at a late look an interval is Tango's too."""
+"""Resamples in a tail, below which its quantile is not trusted: at a late look an interval is
+Tango's too.
+"""
 
 
 def on_a_grid(differences: Any) -> Any:
     """Real differences as integers: multiples of a step so small as the budget allows.
 
-    Rounding to the nearest multiple treats both signs alike, so the sign-flip test of the rounded differences is exact too.
+    Rounding to the nearest multiple treats both signs alike, so the sign-flip test of the rounded
+    differences is exact too.
     """
     largest = float(np.abs(differences).max(initial=0.0))
     if largest == 0:
@@ -41,12 +47,14 @@ def on_a_grid(differences: Any) -> Any:
 
 
 def sign_flip(units: Any) -> tuple[float, float]:
-    """Exact one-sided (sum above zero) and two-sided p-values of differences whose signs are fair coins under the null hypothesis.
+    """Exact one-sided (sum above zero) and two-sided p-values of differences whose signs are fair
+    coins under the null hypothesis.
 
     Args:
         units: one difference an item, in whole units.
 
-    Differences of one size follow a binomial distribution; several sizes are convolved, each on its own grid.
+    Differences of one size follow a binomial distribution; several sizes are convolved, each on its
+    own grid.
     """
     units = np.asarray(units, dtype=np.int64)
     sizes, counts = np.unique(np.abs(units[units != 0]), return_counts=True)
@@ -73,15 +81,22 @@ def sign_flip(units: Any) -> tuple[float, float]:
 
 
 def at_least(k: Any, n: Any) -> Any:
-    """P(X >= k) of a fair coin thrown n times; numbers or arrays. The incomplete beta function, which keeps its digits far in the tail."""
+    """P(X >= k) of a fair coin thrown n times; numbers or arrays. The incomplete beta function,
+    which keeps its digits far in the tail.
+    """
     from scipy.special import betainc  # scipy.stats would take half a second to import
 
-    tail = np.where(np.asarray(k) <= 0, 1.0, betainc(np.maximum(k, 1), np.maximum(np.asarray(n) - k + 1, 1), 0.5))
+    tail = np.where(
+        np.asarray(k) <= 0,
+        1.0,
+        betainc(np.maximum(k, 1), np.maximum(np.asarray(n) - k + 1, 1), 0.5),
+    )
     return tail if tail.ndim else float(tail)
 
 
 def bounds(differences: Any, gain: float, loss: float, tail: float) -> tuple[float, float, str]:
-    """Interval of the mean difference with probability `tail` outside on either side, and the method's name.
+    """Interval of the mean difference with probability `tail` outside on either side, and the
+    method's name.
 
     Args:
         differences: one an item, in [-1, 1].
@@ -90,8 +105,14 @@ def bounds(differences: Any, gain: float, loss: float, tail: float) -> tuple[flo
     n = len(differences)
     nonzero = np.abs(differences[differences != 0])
     binary = bool((nonzero == 1).all())
-    if binary or n < FEWEST or len(nonzero) < 10 or (n <= MOST and tail * RESAMPLES < FEWEST_BEYOND):
-        # an item's difference lies in [-1, 1], so its variance is at most that of a -1, 0 or 1 with these sums: it errs towards width
+    if (
+        binary
+        or n < FEWEST
+        or len(nonzero) < 10
+        or (n <= MOST and tail * RESAMPLES < FEWEST_BEYOND)
+    ):
+        # an item's difference lies in [-1, 1], so its variance is at most that of a -1, 0 or 1 with
+        # these sums: it errs towards width
         return (*tango(gain, loss, n, z_of(tail)), "Tango score interval")
     return bootstrap(differences, tail)
 
@@ -104,7 +125,9 @@ def z_of(tail: float) -> float:
 
 
 def bootstrap(differences: Any, tail: float) -> tuple[float, float, str]:
-    """BCa interval of the mean, seeded; above `MOST` items, or where BCa is undefined, that of Student's t."""
+    """BCa interval of the mean, seeded; above `MOST` items, or where BCa is undefined, that of
+    Student's t.
+    """
     from scipy.stats import bootstrap as resample
     from scipy.stats import t
 
@@ -127,10 +150,11 @@ def bootstrap(differences: Any, tail: float) -> tuple[float, float, str]:
 
 
 def tango(gain: float, loss: float, n: int, z: float) -> tuple[float, float]:
-    """Score interval of the difference (gain - loss) / n of two paired proportions, from the discordant counts.
+    """Score interval of the difference (gain - loss) / n of two paired proportions, from the
+    discordant counts.
 
-    Inverts the score statistic of Tango (1998), with the constrained maximum-likelihood estimate of the discordant probability.
-    `z` is the normal quantile of one tail.
+    Inverts the score statistic of Tango (1998), with the constrained maximum-likelihood estimate of
+    the discordant probability. `z` is the normal quantile of one tail.
     """
     from scipy.optimize import brentq
 
@@ -138,7 +162,11 @@ def tango(gain: float, loss: float, n: int, z: float) -> tuple[float, float]:
         def function(delta: float) -> float:
             return max(-1e9, min(1e9, tango_score(gain, loss, n, delta) - target))
 
-        return float(brentq(function, near, far, xtol=1e-12)) if function(far) * function(near) < 0 else far
+        return (
+            float(brentq(function, near, far, xtol=1e-12))
+            if function(far) * function(near) < 0
+            else far
+        )
 
     centre, edge = (gain - loss) / n, 1 - 1e-12
     low = -1.0 if centre <= -edge else root(z, centre, -edge)
@@ -147,7 +175,9 @@ def tango(gain: float, loss: float, n: int, z: float) -> tuple[float, float]:
 
 
 def tango_score(gain: float, loss: float, n: int, delta: float) -> float:
-    """Tango's statistic of the hypothesis that the difference is `delta`: standard normal under it, large where it is larger."""
+    """Tango's statistic of the hypothesis that the difference is `delta`: standard normal under it,
+    large where it is larger.
+    """
     b = -gain - loss + (2 * n - gain + loss) * delta
     c = -loss * delta * (1 - delta)
     q = (math.sqrt(max(b * b - 8 * n * c, 0)) - b) / (4 * n)

@@ -1,4 +1,6 @@
-"""From reports to a verdict: evidence, guards, the look that it spends, words, and what a language model has to say."""
+"""From reports to a verdict: evidence, guards, the look that it spends, words, and what a language
+model has to say.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from stages.common.errors import PawlError
 from stages.common.files import write_json, write_text
 from stages.common.redaction import redacted
 from stages.common.reports.look import Look
-from stages.common.reports.verdict import About, CutOff, Evidence, Judged, Metric, Thresholds, Verdict, Versions
+from stages.common.reports.verdict import (
+    About,
+    CutOff,
+    Evidence,
+    Judged,
+    Metric,
+    Thresholds,
+    Verdict,
+    Versions,
+)
 from stages.common.schema import Experiment, Judge
 from stages.common.text import plain
 from stages.judge import curve, failure, guards, made, prompt, words
@@ -27,7 +38,10 @@ from stages.judge.public import SECTIONS, public_settings
 from stages.judge.samples import tally
 
 RULES = 4
-METHOD = "exact sign-flip (McNemar) test, Tango or BCa interval, alpha spending 6/(pi k)^2 over the looks at these items"
+METHOD = (
+    "exact sign-flip (McNemar) test, Tango or BCa interval, alpha spending 6/(pi k)^2 over the"
+    " looks at these items"
+)
 
 
 def judge_reports(
@@ -39,10 +53,12 @@ def judge_reports(
     settings: dict[str, Any] | None = None,
     more_roots: Iterable[Path] = (),
 ) -> Verdict:
-    """Judge the reports under `root` and write the verdict beside them; the look is written down there and in `more_roots`.
+    """Judge the reports under `root` and write the verdict beside them; the look is written down
+    there and in `more_roots`.
 
     Args:
-        settings: the sections of params.yaml that a language model is told (see `prompt.public_settings`).
+        settings: the sections of params.yaml that a language model is told (see
+            `prompt.public_settings`).
     """
     inputs, settings = read_inputs(root, experiment.incumbent), settings or {}
     judged = verdict_on(inputs, judge, experiment, max_contamination, [root, *more_roots])
@@ -61,14 +77,24 @@ def judge_reports(
         decided = "yes" if judged.accepted else "no"  # what was decided; its own is in the opinion
         said = said.model_copy(update={"decision": decided})
         known |= {"outcome": judged.outcome, "accepted": judged.accepted}
-    verdict = Verdict(**dict(judged), made_of=made_of, words=said, words_by=said_by, opinion=opinion)
+    verdict = Verdict(
+        **dict(judged), made_of=made_of, words=said, words_by=said_by, opinion=opinion
+    )
     write_json(root / "reports" / "judge.json", redacted(verdict.plain()))
     write_text(root / "reports" / "judge.md", words.page(verdict, known))
     return verdict
 
 
-def verdict_on(inputs: Inputs, judge: Judge, experiment: Experiment, max_contamination: float, roots: Iterable[Path]) -> Judged:
-    """The verdict without its words: evidence, guards, outcome. Its look is spent before anyone can read it."""
+def verdict_on(
+    inputs: Inputs,
+    judge: Judge,
+    experiment: Experiment,
+    max_contamination: float,
+    roots: Iterable[Path],
+) -> Judged:
+    """The verdict without its words: evidence, guards, outcome. Its look is spent before anyone can
+    read it.
+    """
     checked = guards.check(inputs, judge.max_truncated, max_contamination, judge.same_base_model)
     pairs = pair(inputs.candidate.rows, inputs.incumbent.rows)
     metric: Metric = "score" if judge.metric == "score" else "correct"
@@ -78,10 +104,16 @@ def verdict_on(inputs: Inputs, judge: Judge, experiment: Experiment, max_contami
     def at_look(look: int) -> dict[str, Any]:
         found.append(evidence(pairs, replace(rule, look=look)))
         outcome = found[-1].outcome if all(guard.passed for guard in checked) else "reject"
-        return {"experiment": plain(experiment.name, 120), "n": found[-1].pooled.n, "outcome": outcome}
+        return {
+            "experiment": plain(experiment.name, 120),
+            "n": found[-1].pooled.n,
+            "outcome": outcome,
+        }
 
     questions = {key: item["question"] for key, item in inputs.items.items()}
-    look = looks.of_pair(inputs.candidate.rows, inputs.incumbent.rows, questions, judge.primary, judge.metric)
+    look = looks.of_pair(
+        inputs.candidate.rows, inputs.incumbent.rows, questions, judge.primary, judge.metric
+    )
     noted = looks.enter(roots, look, at_look)
     return Judged(
         experiment=About(**{name: getattr(experiment, name) for name in About.model_fields}),
@@ -91,7 +123,10 @@ def verdict_on(inputs: Inputs, judge: Judge, experiment: Experiment, max_contami
         looks=[Look.model_validate(look | noted)],
         rule=Thresholds(**{name: getattr(judge, name) for name in Thresholds.model_fields}),
         guards=checked,
-        truncated=CutOff(candidate=guards.truncated(inputs.candidate.rows), incumbent=guards.truncated(inputs.incumbent.rows)),
+        truncated=CutOff(
+            candidate=guards.truncated(inputs.candidate.rows),
+            incumbent=guards.truncated(inputs.incumbent.rows),
+        ),
         errors=tally(inputs.candidate.rows, inputs.incumbent.rows),
         curve=curve.read_curve(inputs.losses),
         versions=_versions(),
@@ -105,7 +140,9 @@ def _versions() -> Versions:
 
 
 def explain_failure(root: Path, since: float) -> int:
-    """Write the newest failure of a stage as reports/failure.md and say it in a few lines; 0 also where there is none."""
+    """Write the newest failure of a stage as reports/failure.md and say it in a few lines; 0 also
+    where there is none.
+    """
     record = read_failure(root, since)
     if record is None:
         print("judge: no stage left a record of a failure" + (" in this run" if since else ""))
@@ -118,14 +155,25 @@ def explain_failure(root: Path, since: float) -> int:
     if params and params.judge.kind == "llm":
         try:
             items = list(read_items(root).values())
-        except PawlError:  # a broken file of items may be the failure itself: without them, nobody could tell what repeats one
+        except PawlError:
+            # a broken file of items may be the failure itself: without them, nobody could tell what
+            # repeats one
             verdict["failed"] = "not asked: the validation items cannot be read"
         else:
-            verdict = failure.ask(verdict, params.judge.llm, public_settings(params), params.experiment, Guard(items, [], [], ""))
+            verdict = failure.ask(
+                verdict,
+                params.judge.llm,
+                public_settings(params),
+                params.experiment,
+                Guard(items, [], [], ""),
+            )
     failures.explain(root, record, verdict["words"]["Reason"], verdict.get("paid") or {})
     path = root / "reports" / "failure.md"
     write_text(path, failure.page(verdict))
     print(f"judge: {plain(verdict['words']['Reason'], 1500)}\n  more:  {path.relative_to(root)}")
     if paid := verdict.get("paid"):
-        print(f"  paid:  {paid['cost']:.9f} for {paid['prompt_tokens']} and {paid['output_tokens']} tokens")
+        print(
+            f"  paid:  {paid['cost']:.9f} for {paid['prompt_tokens']} and {paid['output_tokens']}"
+            " tokens"
+        )
     return 0

@@ -1,10 +1,13 @@
 """The page to open: reports/index.html, one file that needs no network and no script.
 
-python -m stages.report            build it from reports/, experiments/ and DVC's sweeps as they are now
-python -m stages.report --show     say what came out and where to look; builds the page only where it is missing
+python -m stages.report            build it from reports/, experiments/ and DVC's sweeps as they are
+now
+python -m stages.report --show     say what came out and where to look; builds the page only where
+it is missing
 
-The page has the verdict, the validation scores with intervals, the loss curve, every experiment with the champion's path, sweeps,
-wrong answers, the data and, folded away, the test scores. Identical inputs give an identical page, but for its table of timings.
+The page has the verdict, the validation scores with intervals, the loss curve, every experiment
+with the champion's path, sweeps, wrong answers, the data and, folded away, the test scores.
+Identical inputs give an identical page, but for its table of timings.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ PAGE = "reports/index.html"
 
 
 def build() -> None:
-    """Write the page. DVC runs this for the results; experiments and sweeps it does not know as inputs (see AGENTS.md)."""
+    """Write the page. DVC runs this for the results; experiments and sweeps it does not know as
+    inputs (see AGENTS.md).
+    """
     with (
         stage_lock("report"),
         load_params(*tracked("report")) as params,
@@ -44,8 +49,14 @@ def show(reports: Path) -> None:
     sides = f"{decided.measure} {decided.before:.3f} -> {decided.after:.3f}"
     interval = f"{figures.difference:+.3f} (95 % {figures.low:+.3f} to {figures.high:+.3f})"
     benchmark = f" of {visible(decided.benchmark, 60)}" if decided.benchmark else ""
-    print(f"\n{verdict.outcome.upper()}: {visible(verdict.experiment.name)} against {verdict.experiment.incumbent}")
-    print(f"  {sides}, {interval}, p = {figures.p_better:.2g}, {figures.n} validation items{benchmark}")
+    print(
+        f"\n{verdict.outcome.upper()}: {visible(verdict.experiment.name)} against"
+        f" {verdict.experiment.incumbent}"
+    )
+    print(
+        f"  {sides}, {interval}, p = {figures.p_better:.2g}, {figures.n} validation"
+        f" items{benchmark}"
+    )
     if told := noise.sentence(reports.parent, EvalSummary.read(reports / "eval_val/val.json")):
         print(f"  {told}")
     print(f"  the page:  {reports / 'index.html'}")
@@ -54,8 +65,14 @@ def show(reports: Path) -> None:
 
 def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m stages.report", description=__doc__, formatter_class=raw)
-    parser.add_argument("--show", action="store_true", help="print the verdict, the page's path and how to open MLflow")
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.report", description=__doc__, formatter_class=raw
+    )
+    parser.add_argument(
+        "--show",
+        action="store_true",
+        help="print the verdict, the page's path and how to open MLflow",
+    )
     show_only = parser.parse_args().show
     if not show_only or not (ROOT / PAGE).exists():
         build()

@@ -1,4 +1,6 @@
-"""What was tried before: the records in experiments/, who descends from whom, and the sweeps that DVC keeps as refs of Git."""
+"""What was tried before: the records in experiments/, who descends from whom, and the sweeps that
+DVC keeps as refs of Git.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,27 @@ WORDS = 1500
 
 
 def number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) else None
+    return (
+        float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        else None
+    )
 
 
 def read_experiments(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The finished experiments as cards, oldest first, and the names of folders that hold no readable record."""
+    """The finished experiments as cards, oldest first, and the names of folders that hold no
+    readable record.
+    """
     cards, broken = [], []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not path.is_dir() or path.name.startswith("."):
             continue
         record = _json(path / "record.json")
-        if not FOLDER.fullmatch(path.name) or not isinstance(record.get("number"), int) or not isinstance(record.get("status"), str):
+        if (
+            not FOLDER.fullmatch(path.name)
+            or not isinstance(record.get("number"), int)
+            or not isinstance(record.get("status"), str)
+        ):
             broken.append(plain(path.name, 80))
         elif record["status"] != "PLANNED":
             cards.append(_card(path, record))
@@ -51,25 +63,55 @@ def _card(path: Path, record: dict[str, Any]) -> dict[str, Any]:
     if record.get("words"):  # of a crash, which has no verdict
         words = {**words, "Explained": record["words"]}
     measured = _json(path / "val.json")
-    figures = {key: number(evidence.get(key)) for key in ("n", "accuracy", "incumbent_accuracy", "difference", "low", "high", "p")}
+    figures = {
+        key: number(evidence.get(key))
+        for key in ("n", "accuracy", "incumbent_accuracy", "difference", "low", "high", "p")
+    }
     changes = record.get("changes")
     spent = {key: record[key] for key in ("cost", "tokens", "account", "usage") if record.get(key)}
     return {
-        "number": record["number"], "folder": path.name, "slug": path.name.partition("-")[2], "status": record["status"],
-        "parent": str(record.get("parent") or ""), "incumbent": str(record.get("incumbent") or ""),
-        "hypothesis": plain(record.get("hypothesis") or "", WORDS), "reason": plain(record.get("reason") or "", WORDS),
-        "changes": [change for change in changes if isinstance(change, dict)][:20] if isinstance(changes, list) else [],
-        "words": {str(name): plain(text, WORDS) for name, text in words.items() if isinstance(text, str)},
-        "duration_s": number(record.get("duration_s")), "finished_at": plain(record.get("finished_at") or "", 40),
-        "spent": {name: value for name, value in flatten(spent).items() if number(value) is not None},
-        "parts": {str(name): _dict(part) for name, part in _dict(evidence.get("benchmarks")).items()},
-        "measure": "" if not measured else json.dumps([measured.get("items_sha256"), measured.get("settings")], sort_keys=True),
-        **figures, "champion": False, "on_path": False, "depth": 0,
-    }  # fmt: skip
+        "number": record["number"],
+        "folder": path.name,
+        "slug": path.name.partition("-")[2],
+        "status": record["status"],
+        "parent": str(record.get("parent") or ""),
+        "incumbent": str(record.get("incumbent") or ""),
+        "hypothesis": plain(record.get("hypothesis") or "", WORDS),
+        "reason": plain(record.get("reason") or "", WORDS),
+        "changes": (
+            [change for change in changes if isinstance(change, dict)][:20]
+            if isinstance(changes, list)
+            else []
+        ),
+        "words": {
+            str(name): plain(text, WORDS) for name, text in words.items() if isinstance(text, str)
+        },
+        "duration_s": number(record.get("duration_s")),
+        "finished_at": plain(record.get("finished_at") or "", 40),
+        "spent": {
+            name: value for name, value in flatten(spent).items() if number(value) is not None
+        },
+        "parts": {
+            str(name): _dict(part) for name, part in _dict(evidence.get("benchmarks")).items()
+        },
+        "measure": (
+            ""
+            if not measured
+            else json.dumps(
+                [measured.get("items_sha256"), measured.get("settings")], sort_keys=True
+            )
+        ),
+        **figures,
+        "champion": False,
+        "on_path": False,
+        "depth": 0,
+    }
 
 
 def comparable(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The experiments measured as the newest one was: on the same items, with the same settings. One scale for others would mislead."""
+    """The experiments measured as the newest one was: on the same items, with the same settings.
+    One scale for others would mislead.
+    """
     return [card for card in cards if card["measure"] == cards[-1]["measure"]] if cards else []
 
 
@@ -101,23 +143,48 @@ def _set_depths(cards: list[dict[str, Any]]) -> None:
 
 
 def drawn(cards: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Nodes and edges of the search's chart. A crashed experiment has no accuracy: it is drawn at the lowest one."""
+    """Nodes and edges of the search's chart. A crashed experiment has no accuracy: it is drawn at
+    the lowest one.
+    """
     known = [card["accuracy"] for card in cards if card["accuracy"] is not None]
     if not known:
         return [], []
-    places = {card["folder"]: (card["number"], min(known) if card["accuracy"] is None else card["accuracy"]) for card in cards}
+    places = {
+        card["folder"]: (
+            card["number"],
+            min(known) if card["accuracy"] is None else card["accuracy"],
+        )
+        for card in cards
+    }
     paths = {card["folder"]: card["on_path"] for card in cards}
     nodes = [
-        {"number": card["number"], "accuracy": places[card["folder"]][1], "status": card["status"], "href": f"#exp-{card['number']}",
-         "label": f"{card['folder']}: {card['status'].lower()}" + (
-             "" if card["accuracy"] is None else f", accuracy {card['accuracy']:.3f}, {_signed(card)}")}
+        {
+            "number": card["number"],
+            "accuracy": places[card["folder"]][1],
+            "status": card["status"],
+            "href": f"#exp-{card['number']}",
+            "label": (
+                f"{card['folder']}: {card['status'].lower()}"
+                + (
+                    ""
+                    if card["accuracy"] is None
+                    else f", accuracy {card['accuracy']:.3f}, {_signed(card)}"
+                )
+            ),
+        }
         for card in cards
-    ]  # fmt: skip
+    ]
     edges = [
-        {"number": places[card["parent"]][0], "accuracy": places[card["parent"]][1], "number2": places[card["folder"]][0],
-         "accuracy2": places[card["folder"]][1], "path": paths[card["folder"]] and paths[card["parent"]]}
-        for card in cards if card["parent"] in places
-    ]  # fmt: skip
+        {
+            "number": places[card["parent"]][0],
+            "accuracy": places[card["parent"]][1],
+            "number2": places[card["folder"]][0],
+            "accuracy2": places[card["folder"]][1],
+            "path": paths[card["folder"]] and paths[card["parent"]],
+        }
+        for card in cards
+        if card["parent"] in places
+    ]
     return nodes, edges
 
 
@@ -128,22 +195,32 @@ def _signed(card: dict[str, Any]) -> str:
 
 
 def read_sweeps(root: Path) -> list[dict[str, Any]]:
-    """DVC's experiments (`dvc exp run`, queues) by the commit that they started from, newest first; [] outside of a Git repository.
+    """DVC's experiments (`dvc exp run`, queues) by the commit that they started from, newest first;
+    [] outside of a Git repository.
 
-    Read from their commits, so that no experiment has to be applied, and none that was removed is shown.
+    Read from their commits, so that no experiment has to be applied, and none that was removed is
+    shown.
     """
     fields = "%(refname) %(objectname) %(committerdate:unix)"
-    listing = _git(root, "for-each-ref", "--sort=-committerdate", f"--format={fields}", "refs/exps/").decode("utf-8", "replace")
+    listing = _git(
+        root, "for-each-ref", "--sort=-committerdate", f"--format={fields}", "refs/exps/"
+    ).decode("utf-8", "replace")
     found: dict[str, list[tuple[str, str]]] = {}
     for line in listing.splitlines()[:SWEEP_ROWS]:
         ref, commit, _ = line.rsplit(" ", 2)
         if match := SWEEP_REF.fullmatch(ref):
             found.setdefault(match[1] + match[2], []).append((match[3], commit))
     newest = dict(list(found.items())[:SWEEPS])
-    commits = [commit for base, parts in newest.items() for commit in [base, *(commit for _, commit in parts)]]
+    commits = [
+        commit
+        for base, parts in newest.items()
+        for commit in [base, *(commit for _, commit in parts)]
+    ]
     wanted = [f"{commit}:{name}" for commit in commits for name in _FILES]
     files = _blobs(root, wanted) if wanted else {}
-    return [sweep for base, parts in newest.items() if (sweep := _sweep(base, parts, files))["rows"]]
+    return [
+        sweep for base, parts in newest.items() if (sweep := _sweep(base, parts, files))["rows"]
+    ]
 
 
 _FILES = ("params.yaml", "reports/judge.json")
@@ -160,10 +237,25 @@ def _sweep(base: str, parts: list[tuple[str, str]], files: dict[str, bytes]) -> 
         accuracy, n = decided.after, decided.figures.n
         after = _params(files.get(f"{commit}:params.yaml"))
         low, high = wilson(round(accuracy * n), n)
-        changed = {key: value for key, value in after.items() if before.get(key) != value and not key.startswith("experiment.")}
+        changed = {
+            key: value
+            for key, value in after.items()
+            if before.get(key) != value and not key.startswith("experiment.")
+        }
         figures = {"difference": decided.figures.difference, "p_better": decided.figures.p_better}
-        rows.append({"name": plain(name, 60), "changed": changed, "accuracy": accuracy, "low": low, "high": high, "n": n,
-                     "outcome": verdict.outcome, "label": f"{name}: {accuracy:.3f}", **figures})  # fmt: skip
+        rows.append(
+            {
+                "name": plain(name, 60),
+                "changed": changed,
+                "accuracy": accuracy,
+                "low": low,
+                "high": high,
+                "n": n,
+                "outcome": verdict.outcome,
+                "label": f"{name}: {accuracy:.3f}",
+                **figures,
+            }
+        )
     rows.sort(key=lambda row: (-row["accuracy"], row["name"]))
     keys = sorted({key for row in rows for key in row["changed"]})[:6]
     return {"base": base[:7], "rows": rows, "keys": keys, "before": before}
@@ -171,14 +263,22 @@ def _sweep(base: str, parts: list[tuple[str, str]], files: dict[str, bytes]) -> 
 
 def _git(root: Path, *arguments: str, stdin: bytes = b"") -> bytes:
     try:
-        return subprocess.run(["git", *arguments], cwd=root, input=stdin, capture_output=True, timeout=30, check=False).stdout
+        return subprocess.run(
+            ["git", *arguments], cwd=root, input=stdin, capture_output=True, timeout=30, check=False
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return b""
 
 
 def _blobs(root: Path, names: list[str]) -> dict[str, bytes]:
-    """The contents of `commit:path` objects, through one process; what does not exist is left out."""
-    out, found, place = _git(root, "cat-file", "--batch", stdin="\n".join(names).encode() + b"\n"), {}, 0
+    """The contents of `commit:path` objects, through one process; what does not exist is left
+    out.
+    """
+    out, found, place = (
+        _git(root, "cat-file", "--batch", stdin="\n".join(names).encode() + b"\n"),
+        {},
+        0,
+    )
     for name in names:
         end = out.find(b"\n", place)
         if end < 0:

@@ -1,4 +1,6 @@
-"""Wrong answers of the candidate to validation items, for a person who wants to see what it does. Never test items."""
+"""Wrong answers of the candidate to validation items, for a person who wants to see what it does.
+Never test items.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,40 @@ QUESTION, REPLY = 800, 500
 
 
 def error_samples(root: Path, incumbent: str) -> list[dict[str, Any]]:
-    """For each benchmark how many answers are wrong, and some of them: first what the incumbent had right, then in order of item_id.
+    """For each benchmark how many answers are wrong, and some of them: first what the incumbent had
+    right, then in order of item_id.
 
     item_id is a hash, so that its order is as good as a draw, and the same each time.
     """
-    before = {row.item_id: row for row in read_rows(root / incumbent / "val.jsonl", Row) if not row.repeat}
+    before = {
+        row.item_id: row for row in read_rows(root / incumbent / "val.jsonl", Row) if not row.repeat
+    }
     by_name: dict[str, list[Row]] = {}
     for row in read_rows(root / "reports/eval_val/val.jsonl", Row):
         if not row.repeat:
             by_name.setdefault(row.benchmark, []).append(row)
-    wrong = {name: [row for row in part if not row.correct] for name, part in sorted(by_name.items())}
+    wrong = {
+        name: [row for row in part if not row.correct] for name, part in sorted(by_name.items())
+    }
     chosen = {name: _chosen(part, before) for name, part in wrong.items()}
-    asked = _questions(root / "data/benchmark/val", {row.item_id for part in chosen.values() for row in part})
+    asked = _questions(
+        root / "data/benchmark/val", {row.item_id for part in chosen.values() for row in part}
+    )
     left, found = ALL, []
     for name, part in chosen.items():
         lost = sum(_right(before, row) for row in wrong[name])
         shown = part[:left]
         left -= len(shown)
         items = [_shown(row, before.get(row.item_id), asked) for row in shown]
-        found.append({"name": name, "n": len(by_name[name]), "wrong": len(wrong[name]), "lost": lost, "items": items})
+        found.append(
+            {
+                "name": name,
+                "n": len(by_name[name]),
+                "wrong": len(wrong[name]),
+                "lost": lost,
+                "items": items,
+            }
+        )
     return found
 
 

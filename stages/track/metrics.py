@@ -38,8 +38,14 @@ class Reports(NamedTuple):
 
 
 REPORTS = (
-    "generate_data.json", "train.json", "baseline/val.json", "baseline/test.json", "eval_val/val.json", "eval_test/test.json", "judge.json",
-)  # fmt: skip
+    "generate_data.json",
+    "train.json",
+    "baseline/val.json",
+    "baseline/test.json",
+    "eval_val/val.json",
+    "eval_test/test.json",
+    "judge.json",
+)
 """Where they are, in the same order."""
 
 
@@ -54,22 +60,31 @@ def read_reports(folder: Path) -> Reports:
 
 
 def mlflow_name(name: str) -> str:
-    """A name that MLflow takes: its letters, no empty or dotted path parts; one that had to change ends in a short hash of what it was."""
+    """A name that MLflow takes: its letters, no empty or dotted path parts; one that had to change
+    ends in a short hash of what it was.
+    """
     parts = [part for part in re.sub(r"[^\w.\- /]", "_", name).split("/") if part.strip(". ")]
     clean = "/".join(parts)[:230] or "_"
     return clean if clean == name else f"{clean}_{sha256_text(name)[:6]}"
 
 
 def of_scores(reports: Reports) -> list[Metric]:
-    """val/NAME/accuracy and the like, baseline_val/ for the base model; test scores only under test/ and test/baseline/."""
+    """val/NAME/accuracy and the like, baseline_val/ for the base model; test scores only under
+    test/ and test/baseline/.
+    """
     places: dict[str, Summary] = {
-        "val": reports.val, "test": reports.test, "baseline_val": reports.baseline_val, "test/baseline": reports.baseline_test,
-    }  # fmt: skip
+        "val": reports.val,
+        "test": reports.test,
+        "baseline_val": reports.baseline_val,
+        "test/baseline": reports.baseline_test,
+    }
     found = []
     for prefix, summary in places.items():
         for name, scores in {"overall": summary.overall, **summary.benchmarks}.items():
             path = f"{prefix}/{name.replace('/', '_')}"
-            figures = {key: getattr(scores, key) for key in ("accuracy", "lenient", "score", "truncated")}
+            figures = {
+                key: getattr(scores, key) for key in ("accuracy", "lenient", "score", "truncated")
+            }
             figures |= {f"pass_at_{k}": share for k, share in scores.pass_at_k.items()}
             found += _metrics({f"{path}/{key}": value for key, value in figures.items()})
     return found
@@ -78,7 +93,13 @@ def of_scores(reports: Reports) -> list[Metric]:
 def of_teaching(data: DataReport) -> list[Metric]:
     """What the replies in the training data cost when they were made, for each teacher."""
     names = ("requests", "prompt_tokens", "output_tokens", "cost")
-    return _metrics({f"teacher/{tier}/{name}": getattr(paid, name) for tier, paid in data.teacher.items() for name in names})
+    return _metrics(
+        {
+            f"teacher/{tier}/{name}": getattr(paid, name)
+            for tier, paid in data.teacher.items()
+            for name in names
+        }
+    )
 
 
 def of_training(train: TrainReport) -> list[Metric]:
@@ -91,19 +112,26 @@ def of_evidence(evidence: Evidence) -> list[Metric]:
     groups = {"overall": evidence.pooled, **evidence.benchmarks}
     names = ("difference", "low", "high", "p_better", "lenient_difference")
     return _metrics(
-        {f"evidence/{group.replace('/', '_')}/{name}": getattr(found, name) for group, found in groups.items() for name in names}
+        {
+            f"evidence/{group.replace('/', '_')}/{name}": getattr(found, name)
+            for group, found in groups.items()
+            for name in names
+        }
     )
 
 
 def _metrics(values: dict[str, Any]) -> list[Metric]:
     numbers = {
-        name: value for name, value in values.items()
+        name: value
+        for name, value in values.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
-    }  # fmt: skip
+    }
     return [Metric(mlflow_name(name), float(value), 0) for name, value in numbers.items()]
 
 
 def of_losses(losses: list[Loss]) -> list[Metric]:
     """loss/train and loss/eval with their steps; of two losses at one step the last counts."""
     points = {(mlflow_name(f"loss/{row.split}"), row.step): row.loss for row in losses}
-    return [Metric(name, value, step) for (name, step), value in points.items() if math.isfinite(value)]
+    return [
+        Metric(name, value, step) for (name, step), value in points.items() if math.isfinite(value)
+    ]

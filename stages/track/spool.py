@@ -1,4 +1,6 @@
-"""Runs that no server took yet: one folder each in .pawl/spool, whole or absent, with a copy of what they would have uploaded."""
+"""Runs that no server took yet: one folder each in .pawl/spool, whole or absent, with a copy of
+what they would have uploaded.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,22 @@ def put(record: Record, experiment: str, home: Path) -> None:
         model = record.model if record.model and _size(record.model) <= MOST_MODEL_BYTES else None
         if model:
             shutil.copytree(model, target / "model")
-        write_json(target / "record.json", {**record._asdict(), "artifacts": files, "model": bool(model), "experiment": experiment})
+        write_json(
+            target / "record.json",
+            {
+                **record._asdict(),
+                "artifacts": files,
+                "model": bool(model),
+                "experiment": experiment,
+            },
+        )
 
 
 def waiting(home: Path) -> list[Path]:
     """The folders of the runs that wait, in the order in which they were put aside."""
-    found = [path for path in folder(home).glob("*/record.json") if not path.parent.name.startswith(".")]
+    found = [
+        path for path in folder(home).glob("*/record.json") if not path.parent.name.startswith(".")
+    ]
     return [path.parent for path in sorted(found, key=lambda path: (path.stat().st_mtime_ns, path))]
 
 
@@ -50,16 +62,25 @@ def read(path: Path) -> tuple[Record, str]:
     try:
         return _record(value, path), str(value["experiment"])
     except (KeyError, TypeError, ValueError) as error:
-        raise PawlError(f"not a run that was put aside: {error}", where=str(path), fix="remove that folder") from None
+        raise PawlError(
+            f"not a run that was put aside: {error}", where=str(path), fix="remove that folder"
+        ) from None
 
 
 def _record(value: dict[str, Any], path: Path) -> Record:
     return Record(
-        key=value["key"], name=value["name"], params=dict(value["params"]), metrics=[Metric(*each) for each in value["metrics"]],
-        tags=dict(value["tags"]), artifacts=[(path / name, where) for name, where in value["artifacts"]],
-        datasets=[Dataset(*each) for each in value["datasets"]], parent=Parent(*value["parent"]) if value["parent"] else None,
-        register=value["register"], model=path / "model" if value["model"] else None, champion=bool(value["champion"]),
-    )  # fmt: skip
+        key=value["key"],
+        name=value["name"],
+        params=dict(value["params"]),
+        metrics=[Metric(*each) for each in value["metrics"]],
+        tags=dict(value["tags"]),
+        artifacts=[(path / name, where) for name, where in value["artifacts"]],
+        datasets=[Dataset(*each) for each in value["datasets"]],
+        parent=Parent(*value["parent"]) if value["parent"] else None,
+        register=value["register"],
+        model=path / "model" if value["model"] else None,
+        champion=bool(value["champion"]),
+    )
 
 
 def remove(path: Path) -> None:

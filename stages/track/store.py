@@ -1,4 +1,6 @@
-"""MLflow, so that the same record is one run however often, or in how many processes at once, it is written."""
+"""MLflow, so that the same record is one run however often, or in how many processes at once, it is
+written.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +34,24 @@ class Unreachable(PawlError):
 
 
 def save(record: Record, experiment: str, home: Path) -> str:
-    """Write a record, and those that earlier runs could not deliver, and say what was done: created, completed, unchanged or spooled.
+    """Write a record, and those that earlier runs could not deliver, and say what was done:
+    created, completed, unchanged or spooled.
 
     A server or store that cannot be used costs a warning and a file in .pawl/spool, not the result.
 
     Raises:
         PawlError: MLflow refuses the record itself.
     """
-    _deliver_waiting(home, record.key)  # first, so that the champion is the last one that was accepted
+    # first, so that the champion is the last one that was accepted
+    _deliver_waiting(home, record.key)
     try:
         done = deliver(record, experiment, home)
     except Unreachable as error:
         spool.put(record, experiment, home)
         waiting = len(spool.waiting(home))
         print(
-            f"track: warning: {error}\n  {waiting} waiting in {spool.folder(home)}; the next run delivers them, or: python -m stages.track"
+            f"track: warning: {error}\n  {waiting} waiting in {spool.folder(home)}; the next run"
+            " delivers them, or: python -m stages.track"
         )
         return "spooled"
     spool.remove(spool.folder(home) / record.key)
@@ -71,7 +76,8 @@ def _deliver_waiting(home: Path, but: str) -> None:
 
 
 def deliver(record: Record, experiment: str, home: Path) -> str:
-    """Write a record to the tracking server, or to the store in `home`: created, completed or unchanged.
+    """Write a record to the tracking server, or to the store in `home`: created, completed or
+    unchanged.
 
     Raises:
         Unreachable: the server or the store cannot be used.
@@ -82,7 +88,8 @@ def deliver(record: Record, experiment: str, home: Path) -> str:
         client = _client(home)
         with _one_writer(home):
             return _save(client, record, experiment, _artifacts(uri, home))
-    except Exception as error:  # stores of artifacts are plug-ins, which raise what their libraries raise
+    except Exception as error:
+        # stores of artifacts are plug-ins, which raise what their libraries raise
         raise _refusal(error, uri) from error
 
 
@@ -93,7 +100,10 @@ def _uri(home: Path) -> str:
 
 def _client(home: Path) -> Any:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    for name, value in (("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"), ("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")):
+    for name, value in (
+        ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2"),
+        ("MLFLOW_HTTP_REQUEST_TIMEOUT", "20"),
+    ):
         os.environ.setdefault(name, value)  # the library's own patience is many minutes
     for noisy in ("alembic", "mlflow.store.db.utils"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -105,14 +115,19 @@ def _client(home: Path) -> Any:
 
 def _refusal(error: Exception, uri: str) -> PawlError:
     reason = plain(error, 300) or type(error).__name__
-    fix = "start the server or correct MLFLOW_TRACKING_URI (unset: mlflow.db in the repository); or set tracking=none"
+    fix = (
+        "start the server or correct MLFLOW_TRACKING_URI (unset: mlflow.db in the repository); or"
+        " set tracking=none"
+    )
     kind = PawlError if getattr(error, "error_code", "") in _OURS else Unreachable
     return kind(f"MLflow could not record the run: {reason}", where=redact(uri), fix=fix)
 
 
 @contextmanager
 def _one_writer(home: Path) -> Iterator[None]:
-    """Queue workers on this machine write one after the other: finding and creating a run is two steps, and SQLite has one writer."""
+    """Queue workers on this machine write one after the other: finding and creating a run is two
+    steps, and SQLite has one writer.
+    """
     folder = home / ".pawl"
     folder.mkdir(exist_ok=True)
     with open(folder / "mlflow.lock", "a", encoding="utf-8") as file:
@@ -121,7 +136,9 @@ def _one_writer(home: Path) -> Iterator[None]:
 
 
 def _artifacts(uri: str, home: Path) -> str | None:
-    """Where a new experiment keeps its artifacts: a server decides itself; for a local store MLflow would take the current folder."""
+    """Where a new experiment keeps its artifacts: a server decides itself; for a local store MLflow
+    would take the current folder.
+    """
     return None if uri.startswith(("http", "databricks")) else (home / "mlartifacts").as_uri()
 
 
@@ -137,8 +154,11 @@ def _save(client: Any, record: Record, experiment: str, artifacts: str | None) -
     _fill(client, run.info.run_id, record)
     _inputs(client, run.info.run_id, record)
     _register(client, run, record)
-    client.set_terminated(run.info.run_id, "FAILED" if record.tags.get("pawl.outcome") == "crashed" else "FINISHED")
-    client.set_tag(run.info.run_id, COMPLETE, "true")  # last: without it the next attempt goes over everything again
+    client.set_terminated(
+        run.info.run_id, "FAILED" if record.tags.get("pawl.outcome") == "crashed" else "FINISHED"
+    )
+    # last: without it the next attempt goes over everything again
+    client.set_tag(run.info.run_id, COMPLETE, "true")
     return "completed" if found else "created"
 
 
@@ -153,7 +173,9 @@ def _experiment(client: Any, name: str, artifacts: str | None) -> str:
 
 def _find(client: Any, experiment_id: str, key: str) -> Any:
     wanted = f"tags.`pawl.key` = '{key}'"
-    found = client.search_runs([experiment_id], filter_string=wanted, order_by=["attributes.start_time ASC"], max_results=1)
+    found = client.search_runs(
+        [experiment_id], filter_string=wanted, order_by=["attributes.start_time ASC"], max_results=1
+    )
     return found[0] if found else None
 
 
@@ -168,12 +190,16 @@ def _parent(client: Any, experiment_id: str, parent: Parent) -> str:
 
 
 def _fill(client: Any, run_id: str, record: Record) -> None:
-    """Log what the run does not hold yet: MLflow appends a metric that is logged again, the rest it takes twice."""
+    """Log what the run does not hold yet: MLflow appends a metric that is logged again, the rest it
+    takes twice.
+    """
     from mlflow.entities import Metric as Point
     from mlflow.entities import Param, RunTag
 
     now = int(time.time() * 1000)
-    metrics = [Point(m.name, m.value, now, m.step) for m in _missing(client, run_id, record.metrics)]
+    metrics = [
+        Point(m.name, m.value, now, m.step) for m in _missing(client, run_id, record.metrics)
+    ]
     params = [Param(name, value) for name, value in record.params.items()]
     tags = [RunTag(name, value) for name, value in record.tags.items()]
     for part in _batches(metrics, BATCH["metrics"]):
@@ -194,7 +220,11 @@ def _inputs(client: Any, run_id: str, record: Record) -> None:
     inputs = [
         DatasetInput(
             Entity(
-                each.name, each.digest, "dvc", json.dumps({"path": each.path, "md5": each.digest}), profile=json.dumps({"rows": each.rows})
+                each.name,
+                each.digest,
+                "dvc",
+                json.dumps({"path": each.path, "md5": each.digest}),
+                profile=json.dumps({"rows": each.rows}),
             ),
             [InputTag("mlflow.data.context", each.context)],
         )
@@ -214,7 +244,11 @@ def _register(client: Any, run: Any, record: Record) -> None:
     from mlflow.exceptions import MlflowException
 
     run_id = run.info.run_id
-    versions = [each for each in client.search_model_versions(f"run_id = '{run_id}'") if each.name == record.register]
+    versions = [
+        each
+        for each in client.search_model_versions(f"run_id = '{run_id}'")
+        if each.name == record.register
+    ]
     if versions:
         version = versions[0].version
     else:
@@ -225,15 +259,23 @@ def _register(client: Any, run: Any, record: Record) -> None:
                 raise
         client.log_artifacts(run_id, str(record.model), artifact_path="model")
         source = f"{run.info.artifact_uri}/model"
-        tags = {name: record.tags[name] for name in ("pawl.key", "pawl.outcome", "pawl.commit") if name in record.tags}
-        version = client.create_model_version(record.register, source, run_id=run_id, tags=tags).version
+        tags = {
+            name: record.tags[name]
+            for name in ("pawl.key", "pawl.outcome", "pawl.commit")
+            if name in record.tags
+        }
+        version = client.create_model_version(
+            record.register, source, run_id=run_id, tags=tags
+        ).version
     if record.champion:
         client.set_registered_model_alias(record.register, CHAMPION, version)
 
 
 def _missing(client: Any, run_id: str, metrics: Iterable[Metric]) -> list[Metric]:
     known = client.get_run(run_id).data.metrics
-    logged = {(name, point.step) for name in known for point in client.get_metric_history(run_id, name)}
+    logged = {
+        (name, point.step) for name in known for point in client.get_metric_history(run_id, name)
+    }
     return [metric for metric in metrics if (metric.name, metric.step) not in logged]
 
 

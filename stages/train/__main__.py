@@ -1,11 +1,15 @@
 """Fine-tune the base model with LLaMA-Factory: data/train and models/base to models/adapter.
 
-python -m stages.train                              what `dvc repro train` runs; declared in params.yaml under `train` and `launcher`
-python -m stages.train --check [OVERRIDES ...]      compose conf/ with Hydra overrides and check it: JSON on stdout (LLaMA-Factory's
-                                                    configuration, memory, warnings), or exit code 3 and {"refused": why}
+python -m stages.train                              what `dvc repro train` runs; declared in
+params.yaml under `train` and `launcher`
+python -m stages.train --check [OVERRIDES ...]      compose conf/ with Hydra overrides and check it:
+JSON on stdout (LLaMA-Factory's
+                                                    configuration, memory, warnings), or exit code 3
+                                                    and {"refused": why}
 
-Writes models/adapter (an adapter, or with full and freeze a whole model; whole or not at all), reports/train.json and reports/loss.csv.
-A training that was killed or ran into launcher.timeout_h goes on from its last checkpoint the next time it is started.
+Writes models/adapter (an adapter, or with full and freeze a whole model; whole or not at all),
+reports/train.json and reports/loss.csv. A training that was killed or ran into launcher.timeout_h
+goes on from its last checkpoint the next time it is started.
 """
 
 from __future__ import annotations
@@ -42,18 +46,32 @@ ADAPTER = Path("models/adapter")
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m stages.train", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m stages.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--check", action="store_true", help="train nothing: say whether it can work, and what it needs")
-    parser.add_argument("overrides", nargs="*", help="with --check: Hydra overrides, such as train=full train.learning_rate=1e-5")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="train nothing: say whether it can work, and what it needs",
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        help="with --check: Hydra overrides, such as train=full train.learning_rate=1e-5",
+    )
     args = parser.parse_args()
     if args.overrides and not args.check:
-        parser.error("overrides go with --check; to train with them: python -m stages.common.config OVERRIDES && dvc repro train")
+        parser.error(
+            "overrides go with --check; to train with them: python -m stages.common.config"
+            " OVERRIDES && dvc repro train"
+        )
     if args.check:
         try:
             print(to_json(check(args.overrides)), end="")
         except PawlError as error:
-            error.code = REFUSED  # also what conf/ itself refuses, and a base or rows that are not there
+            # also what conf/ itself refuses, and a base or rows that are not there
+            error.code = REFUSED
             print(to_json({"refused": error.fields()}), end="")
             raise
         return
@@ -68,57 +86,102 @@ def run(train: Train, launcher: Launcher, engine: str, evaluate: Evaluate) -> No
     base, model = base_model()
     launcher = placed(train, launcher)
     config = configuration(train, launcher, model, evaluate)
-    shape = vars(launcher) | {"workers": launcher.workers or devices(train, launcher)}  # with fewer GPUs it is another training
+    # with fewer GPUs it is another training
+    shape = vars(launcher) | {"workers": launcher.workers or devices(train, launcher)}
     made_of = partial(checkpoints.made_of, config, DATA, base, shape, evaluate.template)
     name = checkpoints.key(begun := made_of())
     with checkpoints.work_folder(name, "" if launcher.node_rank else launcher.storage) as folder:
-        print(f"train: {base['name']}, {train.stage}, {train.finetuning_type} on {'CPU' if config['use_cpu'] else 'GPU'}")
+        print(
+            f"train: {base['name']}, {train.stage}, {train.finetuning_type} on"
+            f" {'CPU' if config['use_cpu'] else 'GPU'}"
+        )
         config |= {"output_dir": str(checkpoints.place(name, launcher.storage))}
         config = resumed(config, train, launcher, begun)
-        done = launch(config, train, launcher, folder, engine=engine, served=served(model, evaluate), timeout_s=launcher.timeout_h * 3600)
+        done = launch(
+            config,
+            train,
+            launcher,
+            folder,
+            engine=engine,
+            served=served(model, evaluate),
+            timeout_s=launcher.timeout_h * 3600,
+        )
         for warning in done.preflight["warnings"]:
             print(f"train: warning: {warning}", file=sys.stderr)
         if launcher.node_rank:
             print("train: this node has done its part; the result is on the node of rank 0")
             return
-        if checkpoints.key(made_of()) != name:  # load_params sees only the modules of this process, not the trainer's
-            fix = "its result does not count, since DVC would record it under what it finds now: run 'dvc repro' again"
+        # load_params sees only the modules of this process, not the trainer's
+        if checkpoints.key(made_of()) != name:
+            fix = (
+                "its result does not count, since DVC would record it under what it finds now: run"
+                " 'dvc repro' again"
+            )
             raise PawlError("edited while this stage ran", where=f"{DATA} or stages/train", fix=fix)
         state = trainer_state(folder)
-        sha256 = result.keep(folder, model, ADAPTER, train, origin=base["name"] if base.get("source") == "hub" else "models/base")
+        sha256 = result.keep(
+            folder,
+            model,
+            ADAPTER,
+            train,
+            origin=base["name"] if base.get("source") == "hub" else "models/base",
+        )
         write_text("reports/loss.csv", losses_csv(state))
         report = result.report(done, state, sha256)
         report.write("reports/train.json")
-        print(f"train: loss {report.initial_loss:.3f} to {report.final_loss:.3f} in {report.steps} steps, {done.seconds:.0f} s")
+        print(
+            f"train: loss {report.initial_loss:.3f} to {report.final_loss:.3f} in {report.steps}"
+            f" steps, {done.seconds:.0f} s"
+        )
 
 
-def configuration(train: Train, launcher: Launcher, model: Path, evaluate: Evaluate) -> dict[str, Any]:
-    trained = with_template(model, fixed_arguments(evaluate.template))  # the trainer takes no arguments of a chat template
+def configuration(
+    train: Train, launcher: Launcher, model: Path, evaluate: Evaluate
+) -> dict[str, Any]:
+    # the trainer takes no arguments of a chat template
+    trained = with_template(model, fixed_arguments(evaluate.template))
     return arguments(
-        train, model=str(trained), data=str(DATA.absolute()), output=".pawl/train", use_cpu=not devices(train, launcher),
-        has_eval=has_eval(DATA), distributed=launcher.kind != "local",
-        checkpoint_steps=0 if separate(launcher) else launcher.checkpoint_steps, rows=count_rows(DATA),
-        processes=(launcher.workers or devices(train, launcher) or 1) * launcher.nodes, template=evaluate.template,
-    )  # fmt: skip
+        train,
+        model=str(trained),
+        data=str(DATA.absolute()),
+        output=".pawl/train",
+        use_cpu=not devices(train, launcher),
+        has_eval=has_eval(DATA),
+        distributed=launcher.kind != "local",
+        checkpoint_steps=0 if separate(launcher) else launcher.checkpoint_steps,
+        rows=count_rows(DATA),
+        processes=(launcher.workers or devices(train, launcher) or 1) * launcher.nodes,
+        template=evaluate.template,
+    )
 
 
 def served(model: Path, evaluate: Evaluate) -> dict[str, Any]:
     """How the result will be asked, for the preflight."""
-    return {"model": str(model), "template": dict(evaluate.template), "think_close": evaluate.think_close}
+    return {
+        "model": str(model),
+        "template": dict(evaluate.template),
+        "think_close": evaluate.think_close,
+    }
 
 
 def check(overrides: list[str]) -> dict[str, Any]:
-    """What preflight says of conf/ composed with overrides, against the base and the rows that lie here."""
+    """What preflight says of conf/ composed with overrides, against the base and the rows that lie
+    here.
+    """
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         path = Path(folder) / "params.yaml"
         path.write_text(compose(overrides), encoding="utf-8")
-        params = read_params("train", "launcher", *KEYS, "evaluate", "data", "model", "judge", path=path)
+        params = read_params(
+            "train", "launcher", *KEYS, "evaluate", "data", "model", "judge", path=path
+        )
         check_extra(params.train.extra)
         base, model = base_model()
         check_serving(params.engine, model)
         launcher = placed(params.train, params.launcher)
         config = configuration(params.train, launcher, model, params.evaluate)
-        os.environ |= environment(Path(folder), bool(config["use_cpu"]), params.train.parallel) | {"LLAMAFACTORY_VERBOSITY": "ERROR"}
+        os.environ |= environment(Path(folder), bool(config["use_cpu"]), params.train.parallel) | {
+            "LLAMAFACTORY_VERBOSITY": "ERROR"
+        }
         gpus, waits = lease.likely(wanted(launcher, bool(config["use_cpu"])))
         os.environ |= lease.environment(gpus)  # before torch looks for them
         if gpus and (note := untried()):
@@ -126,12 +189,21 @@ def check(overrides: list[str]) -> dict[str, Any]:
         from stages.train import preflight
 
         found = preflight.check(
-            params.train, launcher, config=config, engine=params.engine.kind, data=str(DATA), served=served(model, params.evaluate),
-            rebuilt=rebuilt(params.data, params.train), free_gib=min(card.total_gib for card in gpus) if waits else None,
-        )  # fmt: skip
+            params.train,
+            launcher,
+            config=config,
+            engine=params.engine.kind,
+            data=str(DATA),
+            served=served(model, params.evaluate),
+            rebuilt=rebuilt(params.data, params.train),
+            free_gib=min(card.total_gib for card in gpus) if waits else None,
+        )
         found["warnings"] += detect.few(ROOT / "data/benchmark/val", params.judge)
         if params.model.name != base["name"]:
-            note = f"checked with the base that is here, {base['name']}, not {params.model.name}: dvc repro fetch_model"
+            note = (
+                f"checked with the base that is here, {base['name']}, not {params.model.name}: dvc"
+                " repro fetch_model"
+            )
             found["warnings"].insert(0, note)
         return found
 

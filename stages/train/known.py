@@ -1,4 +1,6 @@
-"""What `train.extra` may hold: the arguments of the installed LLaMA-Factory, read from its own classes."""
+"""What `train.extra` may hold: the arguments of the installed LLaMA-Factory, read from its own
+classes.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ def check_extra(extra: dict[str, Any]) -> None:
             new = RENAMED[name]
             raise refuse(f"{key} is called {new} now", key, _instead(new))
         if re.search(r"(_token|_key|_secret)$", name):
-            raise refuse(f"{key} is a secret, and params.yaml is committed", key, "leave it out: the trainer works offline")
+            raise refuse(
+                f"{key} is a secret, and params.yaml is committed",
+                key,
+                "leave it out: the trainer works offline",
+            )
         if name in SYSTEM:
             raise refuse(f"{key} is set by the pipeline", key, SYSTEM[name] or "leave it out")
         if name in _OURS:
@@ -56,13 +62,23 @@ def check_extra(extra: dict[str, Any]) -> None:
 
 
 def check_types(extra: dict[str, Any], known: dict[str, Any]) -> None:
-    """Refuse unknown keys (naming the nearest) and values of a wrong type, which LLaMA-Factory takes as they are from a file."""
+    """Refuse unknown keys (naming the nearest) and values of a wrong type, which LLaMA-Factory
+    takes as they are from a file.
+    """
     for name, value in extra.items():
         key = f"train.extra.{name}"
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known.keys() | _OURS), n=1, cutoff=0.6)
-            fix = f"did you mean {_instead(near[0], 'train.extra.')}?" if near else "see LLaMA-Factory's hparams for what there is"
-            raise refuse(f"LLaMA-Factory has no argument {name}", key, fix.replace("did you mean set ", "did you mean "))
+            fix = (
+                f"did you mean {_instead(near[0], 'train.extra.')}?"
+                if near
+                else "see LLaMA-Factory's hparams for what there is"
+            )
+            raise refuse(
+                f"LLaMA-Factory has no argument {name}",
+                key,
+                fix.replace("did you mean set ", "did you mean "),
+            )
         if not _fits(value, known[name]):
             raise refuse(f"{key} is {value!r}", key, f"give {_words(known[name])}")
 

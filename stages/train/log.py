@@ -16,15 +16,24 @@ _HEAD, _TAIL = 40_000, 120_000
 _KEPT = 100
 """Logs, the newest ones."""
 _WARNINGS, _LENGTH, _LINE = 10, 300, 4_000
-_SAID = re.compile(r"^\[WARNING\|[^\]]*\][^>]*>>\s*(.+)|\b\w*Warning: (.+)|^(?:\S+ ){0,3}WARNING[:\s]+(.+)|^\[[^\]]*\]\[WARNING\]\s*(.+)")
+_SAID = re.compile(
+    r"^\[WARNING\|[^\]]*\][^>]*>>\s*(.+)|\b\w*Warning: (.+)|^(?:\S+"
+    r" ){0,3}WARNING[:\s]+(.+)|^\[[^\]]*\]\[WARNING\]\s*(.+)"
+)
 """Of LLaMA-Factory and transformers, of Python's warnings module, of logging."""
 _PLACE = re.compile(r"(?<![\w:/])~?/(?:[\w.+@-]+/)+[\w.+@-]*")
-_EVERY_RUN = ("Version checking has been disabled", "`template` was not specified", "warmup_ratio is deprecated")
+_EVERY_RUN = (
+    "Version checking has been disabled",
+    "`template` was not specified",
+    "warmup_ratio is deprecated",
+)
 """These come of how Pawl calls the trainer, and say nothing of this training."""
 
 
 def keep(log: Path, folder: Path = FOLDER) -> Path | None:
-    """Copy a log to a name of its own, so that the next training does not overwrite it. None where there is no log."""
+    """Copy a log to a name of its own, so that the next training does not overwrite it. None where
+    there is no log.
+    """
     if not log.is_file():
         return None
     with open(log, "rb") as file:
@@ -33,7 +42,9 @@ def keep(log: Path, folder: Path = FOLDER) -> Path | None:
         text = file.read(_HEAD if size > _HEAD + _TAIL else size).decode("utf-8", "replace")
         if size > _HEAD + _TAIL:
             file.seek(-_TAIL, 2)
-            text += f"\n[... {size - _HEAD - _TAIL} bytes are left out ...]\n" + file.read().decode("utf-8", "replace")
+            text += f"\n[... {size - _HEAD - _TAIL} bytes are left out ...]\n" + file.read().decode(
+                "utf-8", "replace"
+            )
     target = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.log"
     write_text(target, redact(text))
     for old in sorted(folder.glob("*.log"))[:-_KEPT]:
@@ -42,7 +53,9 @@ def keep(log: Path, folder: Path = FOLDER) -> Path | None:
 
 
 def warnings(log: Path) -> list[str]:
-    """What a log warns of, each once, in its order: no times and no paths, since reports are in Git."""
+    """What a log warns of, each once, in its order: no times and no paths, since reports are in
+    Git.
+    """
     found = list[str]()
     for line in _lines(log):
         if not (match := _SAID.search(line)):
@@ -56,7 +69,9 @@ def warnings(log: Path) -> list[str]:
 
 
 def _lines(log: Path) -> Iterator[str]:
-    """Lines of a log of any size and with any bytes; a progress bar is overwritten by what comes behind it."""
+    """Lines of a log of any size and with any bytes; a progress bar is overwritten by what comes
+    behind it.
+    """
     if not log.is_file():
         return
     with open(log, encoding="utf-8", errors="replace", newline="\n") as file:

@@ -1,9 +1,12 @@
-"""The process that trains: preflight, micro run and training share one import of LLaMA-Factory, which takes as long as a short training.
+"""The process that trains: preflight, micro run and training share one import of LLaMA-Factory,
+which takes as long as a short training.
 
-python -m stages.train.worker JOB.json            started by launch.py, once or (torchrun) once for each process
+python -m stages.train.worker JOB.json            started by launch.py, once or (torchrun) once for
+each process
 
-Exit codes: 0; 3 where the preflight refuses; 4 where the loss became NaN or infinite; 1 for any other failure. What went wrong is in
-`failure-RANK.json` beside the job, so that nobody has to search a log that several processes write at once.
+Exit codes: 0; 3 where the preflight refuses; 4 where the loss became NaN or infinite; 1 for any
+other failure. What went wrong is in `failure-RANK.json` beside the job, so that nobody has to
+search a log that several processes write at once.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ NON_FINITE = 4
 
 
 def main(job_file: str) -> int:
-    die_with_parent()  # under torchrun the parent is torch's agent, which gives each worker a session of its own
+    # under torchrun the parent is torch's agent, which gives each worker a session of its own
+    die_with_parent()
     folder = Path(job_file).parent
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     rank = int(os.environ.get("RANK", "0"))
@@ -42,10 +46,22 @@ def main(job_file: str) -> int:
             begun = run["name"]
             train(run, folder)
     except PawlError as error:
-        leave(folder, rank, begun, str(error), {"what": error.what, "where": error.where, "fix": error.fix})
+        leave(
+            folder,
+            rank,
+            begun,
+            str(error),
+            {"what": error.what, "where": error.where, "fix": error.fix},
+        )
         return error.code
     except Exception as error:  # noqa: BLE001 - whatever a trainer raises is told by the stage
-        leave(folder, rank, begun, traceback.format_exc(), {"what": f"{type(error).__name__}: {error}"})
+        leave(
+            folder,
+            rank,
+            begun,
+            traceback.format_exc(),
+            {"what": f"{type(error).__name__}: {error}"},
+        )
         return NON_FINITE if type(error).__name__ == "NonFiniteLossError" else 1
     return 0
 
@@ -56,7 +72,9 @@ def on_cpu(job: dict[str, Any]) -> bool:
 
 
 def train(run: dict[str, Any], folder: Path) -> None:
-    """One call of LLaMA-Factory. `run`: name (micro or train), config, needs (a file without which the run is left out)."""
+    """One call of LLaMA-Factory. `run`: name (micro or train), config, needs (a file without which
+    the run is left out).
+    """
     if run.get("needs") and not (folder / run["needs"]).exists():
         return
     import torch
@@ -75,16 +93,26 @@ def train(run: dict[str, Any], folder: Path) -> None:
         torch.cuda.empty_cache()
 
 
-@functools.cache  # torch sorts its packages at each registration: a second one of the same priority would compare functions
+# torch sorts its packages at each registration: a second one of the same priority would compare
+# functions
+@functools.cache
 def accept_numbered_cpus() -> None:
-    """Under torchrun on CPUs the trainer loads its optimizer to "cpu:0", a place that torch's loader does not know."""
+    """Under torchrun on CPUs the trainer loads its optimizer to "cpu:0", a place that torch's
+    loader does not know.
+    """
     import torch
 
-    torch.serialization.register_package(99, lambda storage: None, lambda storage, place: storage if place.startswith("cpu:") else None)
+    torch.serialization.register_package(
+        99,
+        lambda storage: None,
+        lambda storage, place: storage if place.startswith("cpu:") else None,
+    )
 
 
 def join_on_cpus() -> None:
-    """On GPUs accelerate joins the processes by way of deepspeed. On CPUs it does not, and each takes itself for the only one."""
+    """On GPUs accelerate joins the processes by way of deepspeed. On CPUs it does not, and each
+    takes itself for the only one.
+    """
     import deepspeed
 
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
@@ -92,11 +120,14 @@ def join_on_cpus() -> None:
 
 def leave(folder: Path, rank: int, begun: str, text: str, words: dict[str, str]) -> None:
     print(text, file=sys.stderr, flush=True)
-    write_json(folder / f"failure-{rank}.json", words | {"during": begun, "traceback": text[-8000:]})
+    write_json(
+        folder / f"failure-{rank}.json", words | {"during": begun, "traceback": text[-8000:]}
+    )
 
 
 if __name__ == "__main__":
     code = main(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code) if code else sys.exit(0)  # a failed process must not wait for threads or for the other processes
+    # a failed process must not wait for threads or for the other processes
+    os._exit(code) if code else sys.exit(0)

@@ -1,4 +1,6 @@
-"""Throwaway repositories: this conf/, the ground floor and the agent, with a toy pipeline in real git and real DVC."""
+"""Throwaway repositories: this conf/, the ground floor and the agent, with a toy pipeline in real
+git and real DVC.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tests.agent.toy_repo import Repo, fresh_repository
 
 @pytest.fixture(autouse=True, scope="session")
 def composed_once() -> Iterator[None]:
-    """Each composition of this conf/ takes a third of a second, and most tests here begin with the same one."""
+    """Each composition of this conf/ takes a third of a second, and most tests here begin with the
+    same one.
+    """
     real = settings.compose
     held = cache(lambda *overrides: real(overrides))
 

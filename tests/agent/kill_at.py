@@ -1,4 +1,5 @@
-"""`python -m agent` that kills itself, SIGKILL and no warning, as it enters a state: python -m tests.agent.kill_at STATE COUNT ARGUMENTS...
+"""`python -m agent` that kills itself, SIGKILL and no warning, as it enters a state: python -m
+tests.agent.kill_at STATE COUNT ARGUMENTS...
 
 Run inside a toy repository, with this file's repository on PYTHONPATH behind it.
 """
@@ -50,7 +51,11 @@ def main() -> None:
         return done
 
     progress.Progress.enter = entering  # type: ignore[method-assign]
-    experiment.write_record, experiment.write_settings, workspace.commit = writing, settings, committing  # type: ignore[assignment]
+    experiment.write_record, experiment.write_settings, workspace.commit = (
+        writing,
+        settings,
+        committing,
+    )  # type: ignore[assignment]
     __main__.main()
 
 

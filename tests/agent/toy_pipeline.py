@@ -1,6 +1,8 @@
-"""Four quick stages with the files of the real pipeline, so that the agent's tests run real git and real DVC. The learning rate decides.
+"""Four quick stages with the files of the real pipeline, so that the agent's tests run real git and
+real DVC. The learning rate decides.
 
-python -m stages.toy train | baseline | generate_data | judge; each run of a stage is a line of .pawl/toy-runs.log
+python -m stages.toy train | baseline | generate_data | judge; each run of a stage is a line of
+.pawl/toy-runs.log
 """
 
 import json
@@ -41,28 +43,54 @@ def rows(right: int, split: str, benchmark_seed: int = 0) -> str:
         "truncated": False,
         "repeat": 0,
     }
-    lines = [{"item_id": f"{benchmark_seed:08x}{k:08x}", "correct": k < right, "score": float(k < right), **row} for k in range(ITEMS)]
+    lines = [
+        {
+            "item_id": f"{benchmark_seed:08x}{k:08x}",
+            "correct": k < right,
+            "score": float(k < right),
+            **row,
+        }
+        for k in range(ITEMS)
+    ]
     return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 def summary(right: int) -> EvalSummary:
     share = right / ITEMS
     scores = Scores(
-        n=ITEMS, accuracy=share, accuracy_low=0.0, accuracy_high=1.0, lenient=share, score=share, truncated=0, output_tokens=ITEMS,
+        n=ITEMS,
+        accuracy=share,
+        accuracy_low=0.0,
+        accuracy_high=1.0,
+        lenient=share,
+        score=share,
+        truncated=0,
+        output_tokens=ITEMS,
         prompt_tokens=ITEMS,
-    )  # fmt: skip
+    )
     return EvalSummary(split="val", overall=scores, benchmarks={"toy": scores})
 
 
 def train(params: DictConfig) -> None:
     rate = params.train.learning_rate
     TrainReport(
-        initial_loss=2.0, final_loss=1.0, steps=2, epochs=1.0, rows=60, trainable_parameters=1, total_parameters=2, runtime_s=1.0
+        initial_loss=2.0,
+        final_loss=1.0,
+        steps=2,
+        epochs=1.0,
+        rows=60,
+        trainable_parameters=1,
+        total_parameters=2,
+        runtime_s=1.0,
     ).write("reports/train.json")
     write("reports/loss.csv", "step,epoch,split,loss\n1,0.5,train,2.0\n2,1.0,train,1.0\n")
     if rate == FAIL:
         print("train: error: a printed line is not what is read", file=sys.stderr)
-        record("train", exit_code=1, error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+        record(
+            "train",
+            exit_code=1,
+            error="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        )
         sys.exit(1)
     if rate == SLEEP:
         with stage_lock("train"):  # as the real stage does
@@ -72,7 +100,11 @@ def train(params: DictConfig) -> None:
     if rate == MEDDLE:  # as if somebody edited a file meanwhile
         write("prompts/judge/reason.j2", "edited")
     write("models/adapter", str(rate))
-    right = RIGHT.get(rate, 20) + RANK.get(params.train.lora_rank, 0) + 2 * (params.train.num_train_epochs >= 2)
+    right = (
+        RIGHT.get(rate, 20)
+        + RANK.get(params.train.lora_rank, 0)
+        + 2 * (params.train.num_train_epochs >= 2)
+    )
     right = min(ITEMS, max(0, right))
     write("reports/eval_val/val.jsonl", rows(right, "val", params.benchmark.seed))
     summary(right).write("reports/eval_val/val.json")
@@ -88,7 +120,9 @@ def judge(params: DictConfig) -> None:
     candidate, incumbent = (sum(row["correct"] for row in side) / ITEMS for side in sides)
     gain = candidate - incumbent
     outcome = "accept" if gain > 0.1 else "inconclusive" if gain > 0 else "reject"
-    about = {name: params.experiment[name] for name in ("name", "hypothesis", "parent", "incumbent")}
+    about = {
+        name: params.experiment[name] for name in ("name", "hypothesis", "parent", "incumbent")
+    }
     write("reports/judge.md", outcome)
     write("reports/judge.json", verdict(figures(candidate, incumbent), outcome, **about))
 
@@ -101,27 +135,61 @@ def figures(candidate: float, incumbent: float, p_better: float = 0.0004) -> dic
     }
     gain = candidate - incumbent
     return {
-        "n": ITEMS, **sides, "difference": gain, "low": gain - 0.1, "high": gain + 0.1, "lenient_difference": gain, "p_better": p_better,
-        "p_two_sided": 2 * p_better, "candidate_only": 0, "incumbent_only": 0, "gain": 0.0, "loss": 0.0,
-    }  # fmt: skip
+        "n": ITEMS,
+        **sides,
+        "difference": gain,
+        "low": gain - 0.1,
+        "high": gain + 0.1,
+        "lenient_difference": gain,
+        "p_better": p_better,
+        "p_two_sided": 2 * p_better,
+        "candidate_only": 0,
+        "incumbent_only": 0,
+        "gain": 0.0,
+        "loss": 0.0,
+    }
 
 
 def verdict(part: dict[str, object], outcome: str, **about: str) -> dict[str, object]:
     """A verdict on one benchmark, "toy"."""
     return {
-        "experiment": about, "outcome": outcome, "accepted": outcome == "accept",
+        "experiment": about,
+        "outcome": outcome,
+        "accepted": outcome == "accept",
         "guards": [{"guard": "complete", "passed": True, "detail": "every item was answered"}],
-        "evidence": {"alpha": 0.05, "min_effect": 0.01, "outcome": outcome, "why": "toy", "pooled": part, "benchmarks": {"toy": part}},
-        "words": {"Code Summary": "A toy.", "Reason": "It is a toy.", "Decision": "yes" if outcome == "accept" else "no"},
-    }  # fmt: skip
+        "evidence": {
+            "alpha": 0.05,
+            "min_effect": 0.01,
+            "outcome": outcome,
+            "why": "toy",
+            "pooled": part,
+            "benchmarks": {"toy": part},
+        },
+        "words": {
+            "Code Summary": "A toy.",
+            "Reason": "It is a toy.",
+            "Decision": "yes" if outcome == "accept" else "no",
+        },
+    }
 
 
 def generate_data(params: DictConfig) -> None:
     Path("data/train").mkdir(parents=True, exist_ok=True)
-    write("data/train/train.jsonl", "".join(json.dumps({"messages": [{"role": "user", "content": f"q {k}"}]}) + "\n" for k in range(60)))
+    write(
+        "data/train/train.jsonl",
+        "".join(
+            json.dumps({"messages": [{"role": "user", "content": f"q {k}"}]}) + "\n"
+            for k in range(60)
+        ),
+    )
     tokens = {"total": 60, "p50": 1, "p90": 1, "p99": 1, "max": 1}
     source = {"read": 60, "duplicates": 0, "contaminated": 0, "kept": 60}
-    report = {"rows": 60, "tokens": tokens, "sources": {"toy": source}, "max_rows": params.data.max_rows}
+    report = {
+        "rows": 60,
+        "tokens": tokens,
+        "sources": {"toy": source},
+        "max_rows": params.data.max_rows,
+    }
     write("reports/generate_data.json", report)
 
 

@@ -18,7 +18,10 @@ def config(template: str, *columns: str) -> dict[str, Any]:
 
 
 def among(
-    template: str, rows: list[dict[str, str]], train: list[dict[str, str]] | None = None, shots: list[list[int]] | None = None
+    template: str,
+    rows: list[dict[str, str]],
+    train: list[dict[str, str]] | None = None,
+    shots: list[list[int]] | None = None,
 ) -> Any:
     from datasets import Dataset
 
@@ -29,7 +32,9 @@ def among(
 def test_an_example_of_another_row_is_none_of_ones_own() -> None:
     rows = [{"question": f"Which {n}?", "A": "red", "B": f"blue {n}"} for n in range(4)]
     assert among("{question}", rows, shots=[[0, 2]] * 4) == {0, 2}
-    assert among("{question}", rows, shots=[[1], [0], [3], [3]]) == {3}, "what another item's prompt shows does not answer this one"
+    assert among("{question}", rows, shots=[[1], [0], [3], [3]]) == {3}, (
+        "what another item's prompt shows does not answer this one"
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,11 +49,21 @@ def test_an_example_of_another_row_is_none_of_ones_own() -> None:
         ("Reverse it.\nQ: dog\nA: god\nQ: {question}", "dog", True),
     ],
 )
-def test_a_question_that_the_template_itself_says_is_found(template: str, question: str, found: bool) -> None:
+def test_a_question_that_the_template_itself_says_is_found(
+    template: str, question: str, found: bool
+) -> None:
     assert among(template, [{"question": question}]) == ({0} if found else set())
 
 
 def test_a_long_question_is_told_whatever_its_choices() -> None:
     train = [{"question": LONG, "A": "63", "B": "9"}]
     assert among("{question}", [{"question": LONG, "A": "9", "B": "63"}], train, [[0]]) == {0}
-    assert among("{question}", [{"question": "Why?", "A": "9", "B": "63"}], [{"question": "Why?", "A": "63", "B": "9"}], [[0]]) == set()
+    assert (
+        among(
+            "{question}",
+            [{"question": "Why?", "A": "9", "B": "63"}],
+            [{"question": "Why?", "A": "63", "B": "9"}],
+            [[0]],
+        )
+        == set()
+    )

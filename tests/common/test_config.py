@@ -1,4 +1,6 @@
-"""The configuration: whatever conf/ offers composes, what params.yaml says is what conf/ says, and mistakes are named."""
+"""The configuration: whatever conf/ offers composes, what params.yaml says is what conf/ says, and
+mistakes are named.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from stages.common.files import ROOT
 from stages.common.schema import SECTIONS
 
 OPTIONS = sorted(
-    f"{path.parent.relative_to(ROOT / 'conf')}={path.stem}" for path in (ROOT / "conf").rglob("*.yaml") if path.parent != ROOT / "conf"
+    f"{path.parent.relative_to(ROOT / 'conf')}={path.stem}"
+    for path in (ROOT / "conf").rglob("*.yaml")
+    if path.parent != ROOT / "conf"
 )
 
 
@@ -30,7 +34,9 @@ def test_every_group_of_conf_is_known_and_has_an_option() -> None:
 
 
 def _one_of_each_group() -> list[list[str]]:
-    """The options in as few compositions as hold each once: an experiment alone, since it chooses options of other groups itself."""
+    """The options in as few compositions as hold each once: an experiment alone, since it chooses
+    options of other groups itself.
+    """
     options: dict[str, list[str]] = {}
     for option in OPTIONS:
         options.setdefault(option.partition("=")[0], []).append(option)
@@ -42,7 +48,9 @@ def _one_of_each_group() -> list[list[str]]:
 def test_every_option_composes_and_validates(row: list[str]) -> None:
     composed = OmegaConf.create(config.compose(row))
     for group in (option.partition("=")[0] for option in row):
-        assert group == "experiment" or composed[group].name, f"{group} needs a name: key, which exp run does not record otherwise"
+        assert group == "experiment" or composed[group].name, (
+            f"{group} needs a name: key, which exp run does not record otherwise"
+        )
 
 
 def test_every_option_is_composed_once() -> None:
@@ -57,7 +65,10 @@ def test_params_yaml_is_what_conf_composes_to_byte_for_byte() -> None:
     ("override", "words"),
     [
         ("train.learning_rat=1e-3", ["train.learning_rat", "did you mean train.learning_rate"]),
-        ("+train.learning_rte=1e-3", ["unknown key train.learning_rte", "did you mean train.learning_rate"]),
+        (
+            "+train.learning_rte=1e-3",
+            ["unknown key train.learning_rte", "did you mean train.learning_rate"],
+        ),
         ("train.learning_rate=abc", ["abc", "train.learning_rate"]),
         ("train.learning_rate=-1", ["train.learning_rate is -1.0", "above 0 and at most 1"]),
         ("train.learning_rate=nan", ["train.learning_rate is nan"]),
@@ -67,14 +78,23 @@ def test_params_yaml_is_what_conf_composes_to_byte_for_byte() -> None:
         ("model=smollm2", ["no option 'smollm2'", "did you mean smollm2_135m"]),
         ("model.sha256=''", ["model.sha256 is empty", "model.source is 'package'"]),
         ("data.sources.chain_sum.prompt=hello", ["no place for the question"]),
-        ("engine.api_key_env=${oc.env:HOME}", ["${oc.env:...}", "from the environment", "the override 'engine.api_key_env"]),
+        (
+            "engine.api_key_env=${oc.env:HOME}",
+            ["${oc.env:...}", "from the environment", "the override 'engine.api_key_env"],
+        ),
         ("+trian=1", ["unknown section trian", "did you mean train"]),
         ("engine.extra_args=['--api-key=swordfish']", ["carries a key", "engine.extra_args"]),
         ("engine.base_url='http://user:pw@host/v1'", ["may be a secret", "engine.api_key_env"]),
         ("engine.base_url='http://host/v1?key=1'", ["may be a secret"]),
         ("engine.api_key_env=sk-abc", ["not the name of an environment variable"]),
-        ("benchmark=jsonl benchmark.tasks.mine.path=data/local/../benchmark/test/x.jsonl", ["data/local/"]),
-        ("data.sources.chain_sum.kind=web", ["data.sources.chain_sum.kind is 'web'", "procedural, jsonl, wheel"]),
+        (
+            "benchmark=jsonl benchmark.tasks.mine.path=data/local/../benchmark/test/x.jsonl",
+            ["data/local/"],
+        ),
+        (
+            "data.sources.chain_sum.kind=web",
+            ["data.sources.chain_sum.kind is 'web'", "procedural, jsonl, wheel"],
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(override: str, words: list[str]) -> None:
@@ -96,19 +116,54 @@ def copy(tmp_path: Path) -> Path:
 
 
 def compose_in(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "stages.common.config", *argv], cwd=folder, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "stages.common.config", *argv],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "words"),
     [
-        ("conf/train/lora.yaml", "lora_rank: 16", "lora_rnak: 16", ["lora_rnak", "did you mean train.lora_rank", "conf/train/lora.yaml:"]),
-        ("conf/train/lora.yaml", "learning_rate: 1.0e-3", "learning_rate: abc", ["abc", "conf/train/lora.yaml:5"]),
+        (
+            "conf/train/lora.yaml",
+            "lora_rank: 16",
+            "lora_rnak: 16",
+            ["lora_rnak", "did you mean train.lora_rank", "conf/train/lora.yaml:"],
+        ),
+        (
+            "conf/train/lora.yaml",
+            "learning_rate: 1.0e-3",
+            "learning_rate: abc",
+            ["abc", "conf/train/lora.yaml:5"],
+        ),
         ("conf/train/lora.yaml", "lora_rank: 16", "lora_rank: [16", ["YAML", "lora.yaml:"]),
-        ("conf/experiment/current.yaml", "experiment:\n", "train:\n  learning_rate: -2\nexperiment:\n", ["current.yaml:4", "out of range"]),
-        ("conf/train/lora.yaml", "max_steps: -1", "max_steps: abc", ["abc", "conf/train/lora.yaml:7"]),
-        ("conf/judge/rules.yaml", "kind: rules", "kind: ${oc.env:HOME}", ["from the environment", "conf/judge/rules.yaml:3 (judge.kind)"]),
-        ("conf/config.yaml", "train: lora", "train: lara", ["no option 'lara'", "did you mean lora"]),
+        (
+            "conf/experiment/current.yaml",
+            "experiment:\n",
+            "train:\n  learning_rate: -2\nexperiment:\n",
+            ["current.yaml:4", "out of range"],
+        ),
+        (
+            "conf/train/lora.yaml",
+            "max_steps: -1",
+            "max_steps: abc",
+            ["abc", "conf/train/lora.yaml:7"],
+        ),
+        (
+            "conf/judge/rules.yaml",
+            "kind: rules",
+            "kind: ${oc.env:HOME}",
+            ["from the environment", "conf/judge/rules.yaml:3 (judge.kind)"],
+        ),
+        (
+            "conf/config.yaml",
+            "train: lora",
+            "train: lara",
+            ["no option 'lara'", "did you mean lora"],
+        ),
     ],
 )
 def test_a_mistake_in_a_file_is_named_with_file_and_line_and_writes_nothing(
@@ -128,7 +183,10 @@ def test_a_mistake_in_a_file_is_named_with_file_and_line_and_writes_nothing(
 
 def test_check_fails_on_drift_and_writes_nothing(copy: Path) -> None:
     params = copy / "params.yaml"
-    params.write_text(params.read_text(encoding="utf-8").replace("lora_rank: 16", "lora_rank: 8"), encoding="utf-8")
+    params.write_text(
+        params.read_text(encoding="utf-8").replace("lora_rank: 16", "lora_rank: 8"),
+        encoding="utf-8",
+    )
     drifted = params.read_bytes()
     done = compose_in(copy, "--check")
     assert done.returncode == 1 and "train.lora_rank: 8 -> 16" in done.stderr
@@ -142,11 +200,16 @@ def test_conflict_markers_are_named_with_their_line(copy: Path, name: str) -> No
     path = copy / name
     text = path.read_text(encoding="utf-8") if path.exists() else "schema: '2.0'\n"
     path.write_text(f"{text}<<<<<<< HEAD\na: 1\n=======\na: 2\n>>>>>>> other\n", encoding="utf-8")
-    program = "from stages.common import config, errors\nerrors.run_main('x', lambda: config.load_params('train').__enter__() and None)"
+    program = (
+        "from stages.common import config, errors\nerrors.run_main('x', lambda:"
+        " config.load_params('train').__enter__() and None)"
+    )
     done = (
         compose_in(copy)
         if name != "params.yaml"
-        else subprocess.run([sys.executable, "-c", program], cwd=copy, capture_output=True, text=True)
+        else subprocess.run(
+            [sys.executable, "-c", program], cwd=copy, capture_output=True, text=True
+        )
     )
     assert done.returncode == 1
     assert f"{name}:{len(text.splitlines()) + 1}" in done.stderr and "merge conflict" in done.stderr
@@ -167,54 +230,95 @@ run_main("stage", main)
     ("edit", "word"),
     [
         (
-            "p = pathlib.Path('params.yaml'); p.write_text(p.read_text().replace('lora_rank: 16', 'lora_rank: 4'))",
+            (
+                "p = pathlib.Path('params.yaml'); p.write_text(p.read_text().replace('lora_rank:"
+                " 16', 'lora_rank: 4'))"
+            ),
             "train in params.yaml was edited",
         ),
         (
-            "p = pathlib.Path('params.yaml'); p.write_text(p.read_text().replace('seed: 7', 'seed: 8'))",
+            (
+                "p = pathlib.Path('params.yaml'); p.write_text(p.read_text().replace('seed: 7',"
+                " 'seed: 8'))"
+            ),
             "data.seed in params.yaml was edited",
         ),
         ("p = pathlib.Path('params.yaml'); p.unlink()", "params.yaml is missing"),
         (
-            "p = pathlib.Path('stages/common/items.py'); import stages.common.items, time; time.sleep(0.05); p.write_text(p.read_text())",
+            (
+                "p = pathlib.Path('stages/common/items.py'); import stages.common.items, time;"
+                " time.sleep(0.05); p.write_text(p.read_text())"
+            ),
             "edited while this stage ran",
         ),
     ],
 )
-def test_a_stage_fails_when_its_parameters_or_code_change_while_it_runs(copy: Path, edit: str, word: str) -> None:
-    done = subprocess.run([sys.executable, "-c", GUARDED.format(edit=edit)], cwd=copy, capture_output=True, text=True)
+def test_a_stage_fails_when_its_parameters_or_code_change_while_it_runs(
+    copy: Path, edit: str, word: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GUARDED.format(edit=edit)], cwd=copy, capture_output=True, text=True
+    )
     assert done.returncode == 1
     assert word in done.stderr
 
 
 def test_an_edit_of_an_input_fails_the_stage_and_of_an_untracked_value_does_not(copy: Path) -> None:
     (copy / "data/local").mkdir(parents=True)
-    program = GUARDED.replace('"data.seed")', '"data.seed", untracked=["launcher.timeout_h"], inputs=["data/local"])')
+    program = GUARDED.replace(
+        '"data.seed")', '"data.seed", untracked=["launcher.timeout_h"], inputs=["data/local"])'
+    )
     for edit, code in (
-        ("p = pathlib.Path('params.yaml'); p.write_text(p.read_text().replace('timeout_h: 100.0', 'timeout_h: 2.0'))", 0),
+        (
+            (
+                "p = pathlib.Path('params.yaml'); p.write_text(p.read_text().replace('timeout_h:"
+                " 100.0', 'timeout_h: 2.0'))"
+            ),
+            0,
+        ),
         ("import time; time.sleep(0.05); pathlib.Path('data/local/rows.jsonl').touch()", 1),
     ):
-        done = subprocess.run([sys.executable, "-c", program.format(edit=edit)], cwd=copy, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(edit=edit)],
+            cwd=copy,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == code, done.stderr
     assert "rows.jsonl" in done.stderr
 
 
 def test_a_file_from_the_future_is_no_edit_and_a_removed_input_is_one(copy: Path) -> None:
-    """Another machine's clock, or `touch -d '+2 hours'`: a clock says nothing about what changed while the stage ran."""
+    """Another machine's clock, or `touch -d '+2 hours'`: a clock says nothing about what changed
+    while the stage ran.
+    """
     (copy / "data/local").mkdir(parents=True)
     for name in ("data/local/rows.jsonl", "stages/common/items.py", "stages/common/config.py"):
         (copy / name).touch()
         os.utime(copy / name, (time.time() + 7200,) * 2)
     program = GUARDED.replace('"data.seed")', '"data.seed", inputs=["data/local"])')
-    for edit, code in (("import stages.common.items", 0), ("pathlib.Path('data/local/rows.jsonl').unlink()", 1)):
-        done = subprocess.run([sys.executable, "-c", program.format(edit=edit)], cwd=copy, capture_output=True, text=True)
+    for edit, code in (
+        ("import stages.common.items", 0),
+        ("pathlib.Path('data/local/rows.jsonl').unlink()", 1),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(edit=edit)],
+            cwd=copy,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == code, done.stderr
     assert "edited while this stage ran" in done.stderr and "rows.jsonl" in done.stderr
 
 
 def test_an_edit_of_what_a_stage_does_not_read_is_allowed(copy: Path) -> None:
-    edit = "p = pathlib.Path('params.yaml'); p.write_text(p.read_text().replace('alpha: 0.05', 'alpha: 0.01'))"
-    done = subprocess.run([sys.executable, "-c", GUARDED.format(edit=edit)], cwd=copy, capture_output=True, text=True)
+    edit = (
+        "p = pathlib.Path('params.yaml'); p.write_text(p.read_text().replace('alpha: 0.05', 'alpha:"
+        " 0.01'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", GUARDED.format(edit=edit)], cwd=copy, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -239,7 +343,9 @@ def test_thoughts_in_training_that_evaluation_would_score_are_refused() -> None:
         config.compose(["data.think_tags=true"])
     config.compose(["data.think_tags=true", *re.findall(r'"(.*?)"', refused.value.fix)])
     with pytest.raises(PawlError, match="does not take it off"):
-        config.compose(["data.think_tags=true", "evaluate.think_open='<t>'", "evaluate.think_close='</t>'"])
+        config.compose(
+            ["data.think_tags=true", "evaluate.think_open='<t>'", "evaluate.think_close='</t>'"]
+        )
     config.compose(["data.think_tags=true", "model=qwen3"])
 
 

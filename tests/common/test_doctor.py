@@ -15,7 +15,9 @@ from tests.gpu_machines import H100
 
 @pytest.fixture
 def server():
-    """A server on loopback that answers as its path says, and keeps the headers that it was sent."""
+    """A server on loopback that answers as its path says, and keeps the headers that it was
+    sent.
+    """
     seen = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -34,7 +36,10 @@ def server():
     http.shutdown()
 
 
-@pytest.mark.parametrize(("code", "good", "told"), [(200, True, "HTTP 200"), (401, True, "wants a key"), (503, False, "HTTP 503")])
+@pytest.mark.parametrize(
+    ("code", "good", "told"),
+    [(200, True, "HTTP 200"), (401, True, "wants a key"), (503, False, "HTTP 503")],
+)
 def test_an_endpoint_is_asked_without_a_key(server, monkeypatch, code, good, told):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     url, seen = server
@@ -43,7 +48,9 @@ def test_an_endpoint_is_asked_without_a_key(server, monkeypatch, code, good, tol
     assert seen[0][0] == f"/{code}/v1/models" and "sk-secret" not in str(seen)
 
 
-@pytest.mark.parametrize("url", ["http://user:hunter2@127.0.0.1:9/v1", "not a url", "http://", "ftp://x"])
+@pytest.mark.parametrize(
+    "url", ["http://user:hunter2@127.0.0.1:9/v1", "not a url", "http://", "ftp://x"]
+)
 def test_an_endpoint_that_does_not_answer_is_told_without_its_password(url):
     good, told = doctor.answer(url)
     assert not good and "hunter2" not in told and "does not answer" in told
@@ -57,30 +64,51 @@ def test_a_broken_params_yaml_stops_nothing(tmp_path, text):
 
 
 def test_every_endpoint_of_params_and_the_tracking_server_are_asked(tmp_path, monkeypatch):
-    text = "engine: {base_url: http://a/v1}\ndata: {teacher: {strong: {base_url: http://b/v1}, weak: {base_url: ''}}}"
+    text = (
+        "engine: {base_url: http://a/v1}\ndata: {teacher: {strong: {base_url: http://b/v1}, weak:"
+        " {base_url: ''}}}"
+    )
     (tmp_path / "params.yaml").write_text(text)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://c")
     found = doctor.endpoints(doctor.settings(tmp_path / "params.yaml"))
-    assert found == {"engine.base_url": "http://a/v1", "data.teacher.strong.base_url": "http://b/v1", "MLFLOW_TRACKING_URI": "http://c"}
+    assert found == {
+        "engine.base_url": "http://a/v1",
+        "data.teacher.strong.base_url": "http://b/v1",
+        "MLFLOW_TRACKING_URI": "http://c",
+    }
 
 
 def test_it_says_what_can_run_and_shows_no_key(monkeypatch, capsys, tmp_path):
-    (tmp_path / "params.yaml").write_text("engine: {api_key_env: MY_OWN_KEY, base_url: ''}\njudge: {llm: {api_key_env: sk-not-a-name}}\n")
+    (tmp_path / "params.yaml").write_text(
+        "engine: {api_key_env: MY_OWN_KEY, base_url: ''}\njudge: {llm: {api_key_env:"
+        " sk-not-a-name}}\n"
+    )
     (tmp_path / ".env").write_text("export HF_TOKEN=hf_secret\n# OPENAI_API_KEY=sk-old\n")
     monkeypatch.setattr(doctor, "main_root", lambda: tmp_path)
     monkeypatch.setenv("MY_OWN_KEY", "sk-secret")
     monkeypatch.setattr(sys, "argv", ["doctor"])
     doctor.main()
     said = capsys.readouterr().out
-    assert "MY_OWN_KEY: set" in said and "HF_TOKEN: in .env" in said and "secret" not in said and "sk-" not in said
-    assert "can  engine=transformers" in said and "not  engine=vllm\n" in said and "python 3.11" in said
+    assert (
+        "MY_OWN_KEY: set" in said
+        and "HF_TOKEN: in .env" in said
+        and "secret" not in said
+        and "sk-" not in said
+    )
+    assert (
+        "can  engine=transformers" in said
+        and "not  engine=vllm\n" in said
+        and "python 3.11" in said
+    )
 
 
 def test_a_gpu_is_told_with_its_driver_and_opens_vllm(monkeypatch, tmp_path, capsys, gpu_machine):
     gpu_machine(H100)
     (tmp_path / ".venv-serve/bin").mkdir(parents=True)
     (tmp_path / ".venv-serve/bin/python").touch()
-    (tmp_path / ".venv-serve/lib/python3.11/site-packages/vllm-0.33.0.dist-info").mkdir(parents=True)
+    (tmp_path / ".venv-serve/lib/python3.11/site-packages/vllm-0.33.0.dist-info").mkdir(
+        parents=True
+    )
     monkeypatch.setattr(doctor, "main_root", lambda: tmp_path)
     monkeypatch.setattr(gpus, "main_root", lambda: tmp_path)
     monkeypatch.setattr(doctor, "no_compiler", lambda python: "")
@@ -101,13 +129,17 @@ def test_a_gpu_is_told_with_its_driver_and_opens_vllm(monkeypatch, tmp_path, cap
 
 @pytest.fixture
 def with_vllm(monkeypatch, tmp_path, gpu_machine):
-    """A machine with a GPU and vLLM's GPU build, whose Python has its headers in tmp_path/include and whose path is tmp_path/bin."""
+    """A machine with a GPU and vLLM's GPU build, whose Python has its headers in tmp_path/include
+    and whose path is tmp_path/bin.
+    """
     gpu_machine(H100)
     python = tmp_path / ".venv-serve/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(f"#!/bin/sh\necho {tmp_path}/include\n")
     python.chmod(0o755)
-    (tmp_path / ".venv-serve/lib/python3.11/site-packages/vllm-0.33.0.dist-info").mkdir(parents=True)
+    (tmp_path / ".venv-serve/lib/python3.11/site-packages/vllm-0.33.0.dist-info").mkdir(
+        parents=True
+    )
     (tmp_path / "bin").mkdir()
     (tmp_path / "include").mkdir()
     (tmp_path / "include/Python.h").touch()

@@ -13,7 +13,15 @@ import pytest
 
 from stages.common import files
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, fresh_folder, read_json, read_jsonl, write_json, write_jsonl, write_text
+from stages.common.files import (
+    ROOT,
+    fresh_folder,
+    read_json,
+    read_jsonl,
+    write_json,
+    write_jsonl,
+    write_text,
+)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -50,12 +58,17 @@ def test_any_string_survives_a_round_trip(tmp_path: Path, text: str) -> None:
         (b'{"a": "\xff"}\n', None, "not UTF-8"),
     ],
 )
-def test_a_broken_line_is_named(tmp_path: Path, content: bytes, line: int | None, word: str) -> None:
+def test_a_broken_line_is_named(
+    tmp_path: Path, content: bytes, line: int | None, word: str
+) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     with pytest.raises(PawlError) as refused:
         list(read_jsonl(path))
-    assert word in str(refused.value) and (f"{path}:{line}" if line else str(path)) in refused.value.where
+    assert (
+        word in str(refused.value)
+        and (f"{path}:{line}" if line else str(path)) in refused.value.where
+    )
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> None:
@@ -95,15 +108,26 @@ run_main("stage", lambda: write_jsonl(sys.argv[1], ({"text": "x" * 1000} for _ i
 """
 
 
-def test_a_full_disk_is_one_screen_and_leaves_nothing(tmp_path: Path, need: Callable[[str], None]) -> None:
+def test_a_full_disk_is_one_screen_and_leaves_nothing(
+    tmp_path: Path, need: Callable[[str], None]
+) -> None:
     need("mount")
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
     try:
-        done = subprocess.run([sys.executable, "-c", WRITER, str(disk / "rows.jsonl")], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", WRITER, str(disk / "rows.jsonl")],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 1
-        assert "the disk is full" in done.stderr and "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 5
+        assert (
+            "the disk is full" in done.stderr
+            and "Traceback" not in done.stderr
+            and len(done.stderr.splitlines()) <= 5
+        )
         assert not os.listdir(disk)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -116,11 +140,23 @@ def test_no_permission_is_one_screen_that_names_the_path(tmp_path: Path) -> None
         parent.chmod(0o755)
     program = WRITER
     if os.geteuid() == 0:  # root may write anywhere: become nobody first
-        ready = "import os\nfrom stages.common import redaction\nredaction._kept_patterns()\n"  # nobody may read our libraries later
-        program = ready + program.replace("lambda: write_jsonl", "lambda: os.setuid(65534) or write_jsonl")
-    done = subprocess.run([sys.executable, "-c", program, str(folder / "rows.jsonl")], cwd=ROOT, capture_output=True, text=True)
+        # nobody may read our libraries later
+        ready = "import os\nfrom stages.common import redaction\nredaction._kept_patterns()\n"
+        program = ready + program.replace(
+            "lambda: write_jsonl", "lambda: os.setuid(65534) or write_jsonl"
+        )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder / "rows.jsonl")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1
-    assert "no permission" in done.stderr and str(folder) in done.stderr and "Traceback" not in done.stderr
+    assert (
+        "no permission" in done.stderr
+        and str(folder) in done.stderr
+        and "Traceback" not in done.stderr
+    )
 
 
 def test_reports_have_one_form() -> None:

@@ -14,12 +14,19 @@ from tests.golden.make import MADE, verdicts
 
 
 @pytest.mark.parametrize("make", MADE, ids=lambda make: make.__name__)
-def test_a_stage_writes_the_reports_that_it_wrote(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_a_stage_writes_the_reports_that_it_wrote(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
     make(tmp_path)
     for name in MADE[make]:
-        written, golden = ((folder / name).read_text(encoding="utf-8") for folder in (tmp_path, HERE))
-        if make is verdicts and name.endswith(".json"):  # scipy's last digits differ between machines
-            written, golden = (json.dumps(rounded(json.loads(text)), indent=1) for text in (written, golden))
+        written, golden = (
+            (folder / name).read_text(encoding="utf-8") for folder in (tmp_path, HERE)
+        )
+        # scipy's last digits differ between machines
+        if make is verdicts and name.endswith(".json"):
+            written, golden = (
+                json.dumps(rounded(json.loads(text)), indent=1) for text in (written, golden)
+            )
         assert written == golden, name
 
 

@@ -26,7 +26,9 @@ def declared(kind: Any, prefix: str) -> list[str]:
     if not is_dataclass(kind):
         return [prefix]
     hints = get_type_hints(kind)
-    return [key for each in fields(kind) for key in declared(hints[each.name], f"{prefix}.{each.name}")]
+    return [
+        key for each in fields(kind) for key in declared(hints[each.name], f"{prefix}.{each.name}")
+    ]
 
 
 ALL = [key for section, kind in SECTIONS.items() for key in declared(kind, section)]
@@ -36,7 +38,11 @@ SHAPING = [key for key in ALL if keys.shapes_result(key)]
 def is_tracked(key: str) -> bool:
     parts = key.split(".")
     above = {".".join(parts[:count]) for count in range(1, len(parts) + 1)}
-    return any(above & set(stage["params"]) for name, stage in STAGES.items() if name not in ("report", "track"))
+    return any(
+        above & set(stage["params"])
+        for name, stage in STAGES.items()
+        if name not in ("report", "track")
+    )
 
 
 @pytest.mark.parametrize("key", SHAPING)
@@ -51,13 +57,26 @@ def test_an_evaluation_runs_again_for_what_shapes_it_alone(stage: str) -> None:
 
 def untracked(stage: str) -> list[str]:
     tree = ast.parse((ROOT / "stages" / stage / "__main__.py").read_text(encoding="utf-8"))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "load_params"]
-    return [key for call in calls for word in call.keywords if word.arg == "untracked" for key in ast.literal_eval(word.value)]
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "load_params"
+    ]
+    return [
+        key
+        for call in calls
+        for word in call.keywords
+        if word.arg == "untracked"
+        for key in ast.literal_eval(word.value)
+    ]
 
 
 def test_what_an_evaluation_reads_untracked_shapes_nothing() -> None:
-    allowed = {"benchmark.allow_code_execution"}  # a permission: without it the evaluation is refused
-    assert [key for key in untracked("evaluate") if keys.shapes_result(key) and key not in allowed] == []
+    # a permission: without it the evaluation is refused
+    allowed = {"benchmark.allow_code_execution"}
+    assert [
+        key for key in untracked("evaluate") if keys.shapes_result(key) and key not in allowed
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -83,8 +102,12 @@ def test_a_key_shapes_a_result_unless_its_declaration_denies_it(key: str, shapes
     assert keys.shapes_result(key) is shapes
 
 
-@pytest.mark.parametrize("text", ["", "stages: 3", "stages: {train: {}}", "stages: [\n", "<<<<<<< ours\n"])
-def test_a_broken_dvc_yaml_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "stages: 3", "stages: {train: {}}", "stages: [\n", "<<<<<<< ours\n"]
+)
+def test_a_broken_dvc_yaml_is_named(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "dvc.yaml").write_text(text, encoding="utf-8")
     monkeypatch.setattr(keys, "ROOT", tmp_path)
     with pytest.raises(PawlError, match="stage train") as raised:

@@ -1,4 +1,6 @@
-"""A GPU is one process's at a time, across clones; who finds none free waits, says for whom, and gets it in the end."""
+"""A GPU is one process's at a time, across clones; who finds none free waits, says for whom, and
+gets it in the end.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,13 @@ class Worker:
     def __init__(self, main: Path, name: str, least: int = 1, most: int = 1) -> None:
         env = {**os.environ, "DVC_ROOT": str(main), "DVC_EXP_NAME": name, "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(least), str(most)], cwd=main, env=env, bufsize=0,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-c", WORKER, str(least), str(most)],
+            cwd=main,
+            env=env,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
 
     def next(self, patience_s: float = 60) -> str:
         """The next line that it prints; "" if none comes."""
@@ -62,26 +68,37 @@ def begin(workers: list[Worker], main: Path, name: str, least: int = 1, most: in
     return workers[-1]
 
 
-def test_the_second_of_two_workers_on_one_card_waits_and_says_for_whom(tmp_path: Path, gpu_machine: Make, workers: list[Worker]) -> None:
+def test_the_second_of_two_workers_on_one_card_waits_and_says_for_whom(
+    tmp_path: Path, gpu_machine: Make, workers: list[Worker]
+) -> None:
     gpu_machine(RTX4090)
     first = begin(workers, tmp_path, "fit-lynx")
     assert first.next() == "has 0"
     second = begin(workers, tmp_path, "calm-owl")
     waits = second.next()
-    assert waits == f"train: waits for a GPU: GPU 0 is held by train of fit-lynx (process {first.process.pid})"
+    assert (
+        waits == "train: waits for a GPU: GPU 0 is held by train of fit-lynx (process"
+        f" {first.process.pid})"
+    )
     first.end()
     assert second.next().startswith("train: has GPU 0 after") and second.next() == "has 0"
-    assert [path.name for path in (tmp_path / ".pawl/gpu").glob("GPU*")] == ["GPU-00000000-aaaa.lock"]
+    assert [path.name for path in (tmp_path / ".pawl/gpu").glob("GPU*")] == [
+        "GPU-00000000-aaaa.lock"
+    ]
 
 
-def test_eight_workers_on_eight_cards_do_not_wait(tmp_path: Path, gpu_machine: Make, workers: list[Worker]) -> None:
+def test_eight_workers_on_eight_cards_do_not_wait(
+    tmp_path: Path, gpu_machine: Make, workers: list[Worker]
+) -> None:
     gpu_machine(*[H100] * 8)
     for number in range(8):
         begin(workers, tmp_path, f"w{number}")
     assert sorted(worker.next() for worker in workers) == [f"has {number}" for number in range(8)]
 
 
-def test_a_killed_worker_leaves_its_card_to_the_next(tmp_path: Path, gpu_machine: Make, workers: list[Worker]) -> None:
+def test_a_killed_worker_leaves_its_card_to_the_next(
+    tmp_path: Path, gpu_machine: Make, workers: list[Worker]
+) -> None:
     gpu_machine(RTX4090)
     first, second = begin(workers, tmp_path, "a"), None
     assert first.next() == "has 0"
@@ -91,7 +108,9 @@ def test_a_killed_worker_leaves_its_card_to_the_next(tmp_path: Path, gpu_machine
     assert "has GPU 0" in second.next()
 
 
-def test_two_that_gather_all_cards_and_one_that_needs_one_all_get_theirs(tmp_path: Path, gpu_machine: Make, workers: list[Worker]) -> None:
+def test_two_that_gather_all_cards_and_one_that_needs_one_all_get_theirs(
+    tmp_path: Path, gpu_machine: Make, workers: list[Worker]
+) -> None:
     gpu_machine(H100, H100, H100)
     one = begin(workers, tmp_path, "one")
     assert one.next() == "has 0"
@@ -110,7 +129,9 @@ def test_two_that_gather_all_cards_and_one_that_needs_one_all_get_theirs(tmp_pat
         worker.end()
 
 
-def test_a_clone_locks_in_the_main_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clone_locks_in_the_main_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     assert lease._folder() == tmp_path / ".pawl/gpu"
     monkeypatch.delenv("DVC_ROOT")
@@ -125,12 +146,21 @@ def shown(wanted: Wanted) -> str | None:
 @pytest.mark.parametrize(
     ("free", "least", "most", "got"),
     [
-        ([60, 70, 80], 1, 1, "2"), ([80, 80, 80], 1, 3, "0,1,2"), ([80, 1, 80], 1, 3, "0,2"), ([80, 1, 80], 3, 3, "0,1,2"),
-        ([1, 2, 3], 1, 1, "2"), ([1, 2, 3], 2, 3, "1,2"),
+        ([60, 70, 80], 1, 1, "2"),
+        ([80, 80, 80], 1, 3, "0,1,2"),
+        ([80, 1, 80], 1, 3, "0,2"),
+        ([80, 1, 80], 3, 3, "0,1,2"),
+        ([1, 2, 3], 1, 1, "2"),
+        ([1, 2, 3], 2, 3, "1,2"),
     ],
-)  # fmt: skip
+)
 def test_the_cards_with_most_free_memory_are_taken(
-    gpu_machine: Make, monkeypatch: pytest.MonkeyPatch, free: list[int], least: int, most: int, got: str
+    gpu_machine: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    free: list[int],
+    least: int,
+    most: int,
+    got: str,
 ) -> None:
     """And those that other programs fill only if there are too few others."""
     gpu_machine(*(replace(H100, free=gib * 1024) for gib in free))
@@ -138,26 +168,34 @@ def test_the_cards_with_most_free_memory_are_taken(
     assert shown(Wanted(gpus.usable(), least, most)) == got
 
 
-def test_a_card_that_strangers_fill_is_not_taken_while_another_will_become_free(gpu_machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_that_strangers_fill_is_not_taken_while_another_will_become_free(
+    gpu_machine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpu_machine(BUSY4090, RTX4090)
     monkeypatch.setattr(lease, "_SETTLE_S", -1.0)
     wanted = Wanted(gpus.usable())
     with lease.leased(wanted, "test") as held:
         assert [card.index for card in held.cards] == [1]
-        with pytest.raises(PawlError, match="waited 0 h for a GPU: GPU 1 is held by test of ") as failed:
+        with pytest.raises(
+            PawlError, match="waited 0 h for a GPU: GPU 1 is held by test of "
+        ) as failed:
             lease.take(wanted, "other", limit_s=0)
     assert failed.value.fix == f"wait for it, or end it: kill {os.getpid()}"
     assert shown(wanted) == "1", "and who gave up holds nothing"
 
 
-def test_a_full_machine_is_named_as_such(gpu_machine: Make, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_machine_is_named_as_such(
+    gpu_machine: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
     gpu_machine(BUSY4090)
     with pytest.raises(PawlError, match="programs that are not Pawl's") as failed:
         lease.take(Wanted(gpus.usable()), "train", limit_s=0)
     assert "CUDA_VISIBLE_DEVICES" in failed.value.fix
 
 
-def test_only_what_the_user_shows_is_taken(gpu_machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_the_user_shows_is_taken(
+    gpu_machine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpu_machine(*[H100] * 4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-00000003,1")
     assert shown(Wanted(gpus.usable(), 1, 4)) == "1,3"
@@ -165,7 +203,9 @@ def test_only_what_the_user_shows_is_taken(gpu_machine: Make, monkeypatch: pytes
     assert not lease.take(Wanted(gpus.usable()), "test").cards
 
 
-def test_an_instance_of_a_divided_card_keeps_the_name_by_which_it_is_shown(gpu_machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instance_of_a_divided_card_keeps_the_name_by_which_it_is_shown(
+    gpu_machine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """CUDA knows it by a name of its own, and would find nothing under that of the whole card."""
     gpu_machine(DIVIDED)
     assert shown(Wanted(gpus.usable())) is None

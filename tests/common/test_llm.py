@@ -1,4 +1,6 @@
-"""No reply is ever silently missing: a fault that a retry mends loses nothing, one that stays is an error with counts."""
+"""No reply is ever silently missing: a fault that a retry mends loses nothing, one that stays is an
+error with counts.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,19 @@ from stages.common.errors import PawlError
 from stages.common.schema import LLM
 from tests.fake_server import FakeServer
 
-MENDABLE = ["429", "500", "hang", "cut", "shape", "html", "no_json", "no_choices", "error_200", "drip", "drip_headers"]
+MENDABLE = [
+    "429",
+    "500",
+    "hang",
+    "cut",
+    "shape",
+    "html",
+    "no_json",
+    "no_choices",
+    "error_200",
+    "drip",
+    "drip_headers",
+]
 
 
 def conversations(count: int) -> list[list[dict[str, str]]]:
@@ -21,7 +35,13 @@ def conversations(count: int) -> list[list[dict[str, str]]]:
 
 
 def asking(server: FakeServer, **changes: Any) -> LLM:
-    usual = {"model": "fake", "max_output_tokens": 8, "timeout_s": 1.0, "retries": 2, "concurrency": 32}
+    usual = {
+        "model": "fake",
+        "max_output_tokens": 8,
+        "timeout_s": 1.0,
+        "retries": 2,
+        "concurrency": 32,
+    }
     return LLM(**{"base_url": server.url, **usual, **changes})
 
 
@@ -54,8 +74,13 @@ def test_no_item_is_lost_where_asking_again_helps(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", MENDABLE)
 def test_a_fault_that_stays_is_an_error_with_counts(fault: str) -> None:
-    with FakeServer(fault=lambda number, body: fault if body["messages"][0]["content"] == "item 5" else "", hang_s=1.5) as server:
-        with pytest.raises(PawlError, match=r"1 of 8 requests failed, \d were answered.*first cause: \S") as caught:
+    with FakeServer(
+        fault=lambda number, body: fault if body["messages"][0]["content"] == "item 5" else "",
+        hang_s=1.5,
+    ) as server:
+        with pytest.raises(
+            PawlError, match=r"1 of 8 requests failed, \d were answered.*first cause: \S"
+        ) as caught:
             ask(asking(server, retries=1, timeout_s=0.5), conversations(8))
     assert server.url in caught.value.where
 
@@ -76,7 +101,9 @@ def test_a_server_that_is_not_there_is_an_error() -> None:
 
 def test_retry_after_is_honoured() -> None:
     begun = time.monotonic()
-    with FakeServer(fault=lambda number, body: "429" if number == 1 else "", retry_after_s="1") as server:
+    with FakeServer(
+        fault=lambda number, body: "429" if number == 1 else "", retry_after_s="1"
+    ) as server:
         ask(asking(server, timeout_s=5.0), conversations(1))
     assert time.monotonic() - begun >= 1
 
@@ -100,13 +127,24 @@ def test_an_empty_answer_is_an_answer() -> None:
         assert ask(asking(server), conversations(1)) == [llm.Reply("", 2, 1, "stop")]
 
 
-@pytest.mark.parametrize("fault", ["null", "reasoning", "tool", "refusal", "no_parts", "length_null"])
+@pytest.mark.parametrize(
+    "fault", ["null", "reasoning", "tool", "refusal", "no_parts", "length_null"]
+)
 def test_a_reply_without_text_is_an_answer_and_is_not_asked_for_again(fault: str) -> None:
     """It would be so again, and the evaluation would never end; what it cost is counted."""
     with FakeServer(fault=lambda number, body: fault if number == 1 else "") as server:
         if fault == "length_null":
-            choice = {"message": {"content": None, "reasoning_content": "so"}, "finish_reason": "length"}
-            raw = json.dumps({"model": "m", "choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 8}}).encode()
+            choice = {
+                "message": {"content": None, "reasoning_content": "so"},
+                "finish_reason": "length",
+            }
+            raw = json.dumps(
+                {
+                    "model": "m",
+                    "choices": [choice],
+                    "usage": {"prompt_tokens": 3, "completion_tokens": 8},
+                }
+            ).encode()
             assert completion.read(raw, [], "m", 8) == llm.Reply("", 3, 8, "length", missing=True)
             return
         [reply] = ask(asking(server), conversations(1))
@@ -130,18 +168,24 @@ def test_text_in_parts_is_joined() -> None:
 @pytest.mark.parametrize("fault", ["no_usage", "odd_usage"])
 def test_a_reply_without_counts_is_kept_and_its_counts_are_estimated(fault: str) -> None:
     with FakeServer(fault=lambda number, body: fault) as server:
-        assert ask(asking(server), conversations(1))[0] == llm.Reply("ITEM 0", 2, 2, "stop", estimated=True)
+        assert ask(asking(server), conversations(1))[0] == llm.Reply(
+            "ITEM 0", 2, 2, "stop", estimated=True
+        )
     assert server.requests == 1
 
 
 @pytest.mark.parametrize(
     ("told", "counts"),
     [
-        ({"prompt_tokens": 3.0, "completion_tokens": "4"}, (3, 4)), ({"prompt_tokens": 3, "total_tokens": 7}, (3, 4)),
-        ({"prompt_tokens": True, "completion_tokens": 4}, None), ({"prompt_tokens": 2**70, "completion_tokens": 4}, None),
-        ({"prompt_tokens": float("nan"), "completion_tokens": 4}, None), ({"prompt_tokens": 1.5, "completion_tokens": 4}, None), ([], None),
+        ({"prompt_tokens": 3.0, "completion_tokens": "4"}, (3, 4)),
+        ({"prompt_tokens": 3, "total_tokens": 7}, (3, 4)),
+        ({"prompt_tokens": True, "completion_tokens": 4}, None),
+        ({"prompt_tokens": 2**70, "completion_tokens": 4}, None),
+        ({"prompt_tokens": float("nan"), "completion_tokens": 4}, None),
+        ({"prompt_tokens": 1.5, "completion_tokens": 4}, None),
+        ([], None),
     ],
-)  # fmt: skip
+)
 def test_counts_that_are_none_are_not_taken_for_some(told: Any, counts: Any) -> None:
     assert completion.usage({"usage": told}) == counts
 
@@ -149,7 +193,9 @@ def test_counts_that_are_none_are_not_taken_for_some(told: Any, counts: Any) -> 
 def test_a_reply_that_does_not_say_why_it_ended_is_kept() -> None:
     with FakeServer(fault=lambda number, body: "no_reason") as server:
         assert ask(asking(server), conversations(1))[0].finish_reason == ""
-        assert ask(asking(server, max_output_tokens=3), conversations(1))[0].finish_reason == "length", "it used all that it may"
+        assert (
+            ask(asking(server, max_output_tokens=3), conversations(1))[0].finish_reason == "length"
+        ), "it used all that it may"
 
 
 class Endless(FakeServer):
@@ -173,15 +219,26 @@ def test_a_body_without_an_end_ends_at_the_limit_whatever_its_status(status: int
 
 def test_no_prompt_and_no_key_follow_a_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAWL_TEST_KEY", "sk-very-secret")
-    with FakeServer() as other, FakeServer(fault=lambda number, body: "redirect", elsewhere=f"{other.url}/chat/completions") as server:
+    with (
+        FakeServer() as other,
+        FakeServer(
+            fault=lambda number, body: "redirect", elsewhere=f"{other.url}/chat/completions"
+        ) as server,
+    ):
         with pytest.raises(PawlError, match="HTTP 307: it redirects to http://127"):
             ask(asking(server, api_key_env="PAWL_TEST_KEY"), conversations(1))
     assert other.requests == 0 and server.requests == 1
 
 
 OPENAI = {
-    "max_tokens": "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
-    "temperature": "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported.",
+    "max_tokens": (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use"
+        " 'max_completion_tokens' instead."
+    ),
+    "temperature": (
+        "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1)"
+        " value is supported."
+    ),
 }
 
 
@@ -190,8 +247,13 @@ def test_what_a_server_refuses_is_left_out_once_and_said() -> None:
         server.refuses = OPENAI
         replies = ask(asking(server, concurrency=1, retries=0), conversations(5))
         more = ask(asking(server, concurrency=1, retries=0), conversations(5))
-    assert {reply.not_sent for reply in replies + more} == {("temperature",)} and server.requests == 12
-    assert server.bodies[-1]["max_completion_tokens"] == 8 and not {"max_tokens", "temperature"} & set(server.bodies[-1])
+    assert {reply.not_sent for reply in replies + more} == {
+        ("temperature",)
+    } and server.requests == 12
+    assert server.bodies[-1]["max_completion_tokens"] == 8 and not {
+        "max_tokens",
+        "temperature",
+    } & set(server.bodies[-1])
     with FakeServer() as server:
         server.refuses = {"seed": "Extra inputs are not permitted: seed"}
         assert ask(asking(server, retries=0), conversations(1))[0].not_sent == ("seed",)
@@ -208,10 +270,14 @@ def test_what_is_known_of_a_server_is_not_forgotten_by_a_request_with_fewer_opti
 @pytest.mark.parametrize(
     "told",
     [
-        "'max_tokens' or 'max_completion_tokens' is too large: 512. This model's maximum context length is 64 tokens.",
-        "temperature must be between 0 and 2", "the prompt is too long",
+        (
+            "'max_tokens' or 'max_completion_tokens' is too large: 512. This model's maximum"
+            " context length is 64 tokens."
+        ),
+        "temperature must be between 0 and 2",
+        "the prompt is too long",
     ],
-)  # fmt: skip
+)
 def test_a_refusal_of_another_kind_leaves_nothing_out(told: str) -> None:
     with FakeServer() as server, pytest.raises(PawlError, match="1 of 1 requests failed"):
         server.refuses = {"max_tokens": told}
@@ -238,19 +304,36 @@ def test_another_model_that_answers_is_named() -> None:
 @pytest.mark.parametrize(
     ("asked", "told", "same"),
     [
-        ("gpt-x", "gpt-x-2026-01-01", True), ("gpt-4", "gpt-4-0613", True), ("gpt-4", "gpt-4-turbo", False), ("m", "/models/m", True),
-        ("meta-llama/Llama-3.1-8B", "Llama-3.1-8B", True), ("base", "adapter", False), ("llama3", "llama3:latest", True),
-        ("qwen3", "qwen3-8b", False), ("claude-x-latest", "claude-x-20261001", True), ("/a/base", "/b/adapter", False),
-        ("openai/gpt-x", "gpt-x-2026-01-01", True), ("Model", "model", True), ("adapter", "m", False), ("llama-3", "llama-3-1", False),
+        ("gpt-x", "gpt-x-2026-01-01", True),
+        ("gpt-4", "gpt-4-0613", True),
+        ("gpt-4", "gpt-4-turbo", False),
+        ("m", "/models/m", True),
+        ("meta-llama/Llama-3.1-8B", "Llama-3.1-8B", True),
+        ("base", "adapter", False),
+        ("llama3", "llama3:latest", True),
+        ("qwen3", "qwen3-8b", False),
+        ("claude-x-latest", "claude-x-20261001", True),
+        ("/a/base", "/b/adapter", False),
+        ("openai/gpt-x", "gpt-x-2026-01-01", True),
+        ("Model", "model", True),
+        ("adapter", "m", False),
+        ("llama-3", "llama-3-1", False),
     ],
-)  # fmt: skip
+)
 def test_the_usual_names_of_one_model_are_one(asked: str, told: str, same: bool) -> None:
     assert completion.same_model(asked, told) is same and completion.same_model(told, asked) is same
 
 
 def test_a_reply_is_data() -> None:
-    wild = ["\x00\x1b[31m\r\n\u202e", "lone \ud800 surrogate", "x" * 2**20, "{answer} {{ 7*7 }} <script>"]
-    with FakeServer(answer=lambda body: wild[int(body["messages"][0]["content"].split()[1])]) as server:
+    wild = [
+        "\x00\x1b[31m\r\n\u202e",
+        "lone \ud800 surrogate",
+        "x" * 2**20,
+        "{answer} {{ 7*7 }} <script>",
+    ]
+    with FakeServer(
+        answer=lambda body: wild[int(body["messages"][0]["content"].split()[1])]
+    ) as server:
         assert [reply.text for reply in ask(asking(server), conversations(4))] == wild
 
 
@@ -271,7 +354,10 @@ def test_what_the_watch_raises_ends_everything() -> None:
     def watch() -> None:
         raise PawlError("the server died")
 
-    with FakeServer(fault=lambda number, body: "hang", hang_s=2) as server, pytest.raises(PawlError, match="the server died"):
+    with (
+        FakeServer(fault=lambda number, body: "hang", hang_s=2) as server,
+        pytest.raises(PawlError, match="the server died"),
+    ):
         ask(asking(server, timeout_s=30.0), conversations(2), watch=watch)
 
 
@@ -288,7 +374,9 @@ def test_the_key_is_in_no_reply_and_a_short_one_is_a_word(monkeypatch: pytest.Mo
     for key, text in (("sk-very-secret", "it is [key]!"), ("EMPTY", "it is EMPTY!")):
         monkeypatch.setenv("PAWL_TEST_KEY", key)
         with FakeServer(answer=lambda body, key=key: f"it is {key}!") as server:  # type: ignore[misc]
-            assert ask(asking(server, api_key_env="PAWL_TEST_KEY"), conversations(1))[0].text == text
+            assert (
+                ask(asking(server, api_key_env="PAWL_TEST_KEY"), conversations(1))[0].text == text
+            )
 
 
 class Echoing(FakeServer):
@@ -300,15 +388,30 @@ class Echoing(FakeServer):
         handler.send(self.status, self.answer(body).encode())
 
 
-@pytest.mark.parametrize(("status", "form"), [
-    (200, "text"), (200, "{}"), (401, "text"), (401, '{"error": ""}'),
-])  # fmt: skip
-def test_no_part_of_a_key_stays_where_an_answer_is_cut(monkeypatch: pytest.MonkeyPatch, status: int, form: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "form"),
+    [
+        (200, "text"),
+        (200, "{}"),
+        (401, "text"),
+        (401, '{"error": ""}'),
+    ],
+)
+def test_no_part_of_a_key_stays_where_an_answer_is_cut(
+    monkeypatch: pytest.MonkeyPatch, status: int, form: str
+) -> None:
     monkeypatch.setenv("PAWL_TEST_KEY", "sk-Very-Secret-And-Long")
     for filler in (85, 185, 285):
         echoed = f"{'x' * filler}sk-Very-Secret-And-Long{'y' * 300}"
-        whole = echoed if form == "text" else json.dumps({"echo": echoed, **json.loads(form.replace('""', json.dumps(echoed)))})
-        with Echoing(answer=lambda body, whole=whole: whole) as server, pytest.raises(PawlError) as caught:
+        whole = (
+            echoed
+            if form == "text"
+            else json.dumps({"echo": echoed, **json.loads(form.replace('""', json.dumps(echoed)))})
+        )
+        with (
+            Echoing(answer=lambda body, whole=whole: whole) as server,
+            pytest.raises(PawlError) as caught,
+        ):
             server.status = status
             ask(asking(server, api_key_env="PAWL_TEST_KEY", retries=0), conversations(1))
         assert "sk-" not in str(caught.value)
@@ -321,7 +424,9 @@ def test_a_key_that_is_wanted_but_not_set_is_named(monkeypatch: pytest.MonkeyPat
     assert server.requests == 0
 
 
-def test_no_proxy_stands_between_us_and_a_server_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_stands_between_us_and_a_server_on_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with FakeServer() as server:

@@ -1,4 +1,6 @@
-"""Overrides: what cannot be read says how to quote it, a choice is kept by one command, and a hypothesis belongs to what it is about."""
+"""Overrides: what cannot be read says how to quote it, a choice is kept by one command, and a
+hypothesis belongs to what it is about.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from stages.common.errors import PawlError
 from stages.common.files import ROOT
 
 
-@pytest.mark.parametrize("value", ["a=b", "a#b", "f(x)", "a,b", "it's", "a!b", "é", "{a", 'say "yes"'])
+@pytest.mark.parametrize(
+    "value", ["a=b", "a#b", "f(x)", "a,b", "it's", "a!b", "é", "{a", 'say "yes"']
+)
 def test_a_value_that_hydra_cannot_read_is_named_with_a_quoting_that_it_can(value: str) -> None:
     given = f"experiment.hypothesis={value}"
     with pytest.raises(PawlError) as refused:
@@ -38,7 +42,10 @@ def test_composition_and_the_agent_refuse_an_unreadable_value_alike() -> None:
     for refuse in (config.compose, settings.resolve):
         with pytest.raises(PawlError) as refused:
             refuse(["train.lora_target=q_proj,v_proj"])
-        assert "train.lora_target=q_proj,v_proj" in refused.value.where and "'train.lora_target=\"q_proj,v_proj\"'" in refused.value.fix
+        assert (
+            "train.lora_target=q_proj,v_proj" in refused.value.where
+            and "'train.lora_target=\"q_proj,v_proj\"'" in refused.value.fix
+        )
 
 
 @pytest.mark.parametrize("key", ["train.extra.flash_attn", "model.inference.template.think"])
@@ -52,8 +59,16 @@ def test_a_key_of_an_open_mapping_is_added_with_a_plus(key: str) -> None:
 
 def test_items_leave_a_train_part_where_training_takes_it_and_nowhere_else() -> None:
     items = ["benchmark=jsonl", "benchmark.tasks.mine.path=data/local/items.jsonl"]
-    shared = ["data=jsonl", "data.sources.mine.path=data/local/items.jsonl", "data.sources.mine.part=train"]
-    for given, splits in (([*items, *DATA], "halves"), ([*items, *shared], "seeded"), ([*items, *shared[:2]], "halves")):
+    shared = [
+        "data=jsonl",
+        "data.sources.mine.path=data/local/items.jsonl",
+        "data.sources.mine.part=train",
+    ]
+    for given, splits in (
+        ([*items, *DATA], "halves"),
+        ([*items, *shared], "seeded"),
+        ([*items, *shared[:2]], "halves"),
+    ):
         assert OmegaConf.create(config.compose(given)).benchmark.splits == splits
     with pytest.raises(PawlError, match="takes the train part"):
         config.compose([*items, *shared, "benchmark.splits=halves"])
@@ -88,7 +103,9 @@ DATA = ["data=jsonl", "data.sources.mine.path=data/local/rows.jsonl"]
         (["data=sums_and_reversals"], "sums-and-reversals", True),  # what it was before
     ],
 )
-def test_other_data_another_model_or_other_items_take_no_hypothesis_of_the_former(given: list[str], name: str, own: bool) -> None:
+def test_other_data_another_model_or_other_items_take_no_hypothesis_of_the_former(
+    given: list[str], name: str, own: bool
+) -> None:
     experiment = OmegaConf.create(config.compose(given)).experiment
     assert experiment.name == name
     assert (experiment.hypothesis != "no hypothesis given") == own
@@ -104,15 +121,28 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *argv: str, code: int = 0) -> str:
-    done = subprocess.run([sys.executable, "-m", "stages.common.config", *argv], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "stages.common.config", *argv],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
     return done.stdout + done.stderr
 
 
-def test_a_kept_choice_stays_with_every_comment_and_the_same_command_again_changes_nothing(copy: Path) -> None:
+def test_a_kept_choice_stays_with_every_comment_and_the_same_command_again_changes_nothing(
+    copy: Path,
+) -> None:
     current, params = copy / "conf/experiment/current.yaml", copy / "params.yaml"
     before = current.read_text(encoding="utf-8")
-    asked = ["--keep", "agent=llm", "agent.llm.base_url=http://127.0.0.1:8000/v1", "agent.llm.model=NAME", "train.learning_rate=5e-4"]
+    asked = [
+        "--keep",
+        "agent=llm",
+        "agent.llm.base_url=http://127.0.0.1:8000/v1",
+        "agent.llm.model=NAME",
+        "train.learning_rate=5e-4",
+    ]
     assert "current.yaml holds agent=llm" in run(copy, *asked)
     run(copy, "--check")
     kept, composed = current.read_text(encoding="utf-8"), params.read_bytes()
@@ -134,7 +164,9 @@ def test_a_kept_choice_stays_with_every_comment_and_the_same_command_again_chang
         (["hydra.run.dir=x"], "Hydra's own"),
     ],
 )
-def test_what_is_refused_is_not_kept(asked: list[str], words: str, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_is_not_kept(
+    asked: list[str], words: str, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from stages.common import keep
 
     for module in (config, keep):
@@ -147,17 +179,27 @@ def test_what_is_refused_is_not_kept(asked: list[str], words: str, copy: Path, m
 
 def test_a_kept_change_of_data_drops_the_former_hypothesis_and_says_so(copy: Path) -> None:
     told = run(copy, "--keep", *DATA)
-    assert "experiment.name: sums-and-reversals -> jsonl-rows" in told and "no hypothesis given: say what you expect" in told
-    assert "no hypothesis given" in (copy / "conf/experiment/current.yaml").read_text(encoding="utf-8")
+    assert (
+        "experiment.name: sums-and-reversals -> jsonl-rows" in told
+        and "no hypothesis given: say what you expect" in told
+    )
+    assert "no hypothesis given" in (copy / "conf/experiment/current.yaml").read_text(
+        encoding="utf-8"
+    )
     run(copy, "--check")
 
 
 def test_other_data_chosen_in_a_file_by_hand_points_at_the_former_hypothesis(copy: Path) -> None:
     path = copy / "conf/config.yaml"
-    path.write_text(path.read_text(encoding="utf-8").replace("model: smollm2_135m", "model: tiny_random"), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("model: smollm2_135m", "model: tiny_random"),
+        encoding="utf-8",
+    )
     assert "the hypothesis is still the former one" in run(copy)
 
 
 def test_overrides_that_are_not_kept_say_how_to_keep_them_and_so_does_the_check(copy: Path) -> None:
-    assert "--keep" in run(copy, "agent=llm", "agent.llm.base_url=http://127.0.0.1:8000/v1", "agent.llm.model=NAME")
+    assert "--keep" in run(
+        copy, "agent=llm", "agent.llm.base_url=http://127.0.0.1:8000/v1", "agent.llm.model=NAME"
+    )
     assert "--keep" in run(copy, "--check", code=1)

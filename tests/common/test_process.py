@@ -54,7 +54,11 @@ def test_a_child_and_its_workers_die_with_a_killed_stage(tmp_path: Path) -> None
 
 
 def test_a_child_ends_with_its_own_exit_code_or_signal(tmp_path: Path) -> None:
-    for program, code in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", -9), ("import os; os.abort()", -6)):
+    for program, code in (
+        ("raise SystemExit(7)", 7),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os; os.abort()", -6),
+    ):
         assert process.run([sys.executable, "-c", program], log=tmp_path / "log") == code
 
 
@@ -78,7 +82,12 @@ def test_a_child_that_ignores_signals_is_killed_with_its_workers(tmp_path: Path)
 
 def test_a_child_that_runs_too_long_is_ended(tmp_path: Path) -> None:
     begun = time.monotonic()
-    code = process.run([sys.executable, "-c", "import time; time.sleep(600)"], log=tmp_path / "log", timeout_s=0.5, poll_s=0.1)
+    code = process.run(
+        [sys.executable, "-c", "import time; time.sleep(600)"],
+        log=tmp_path / "log",
+        timeout_s=0.5,
+        poll_s=0.1,
+    )
     assert code == 124 and time.monotonic() - begun < 20
 
 
@@ -87,7 +96,10 @@ def test_an_error_in_the_watcher_ends_the_child(tmp_path: Path) -> None:
         raise RuntimeError("Ctrl-C")
 
     started = tmp_path / "pid"
-    child = f"import os, time, pathlib; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    child = (
+        f"import os, time, pathlib; pathlib.Path({str(started)!r}).write_text(str(os.getpid()));"
+        " time.sleep(600)"
+    )
     with pytest.raises(RuntimeError):
         process.run([sys.executable, "-c", child], log=tmp_path / "log", poll_s=1, watch=watch)
     assert not started.exists() or gone_within(int(started.read_text()), 5)
@@ -95,9 +107,15 @@ def test_an_error_in_the_watcher_ends_the_child(tmp_path: Path) -> None:
 
 def test_a_stage_does_not_run_twice_at_once(tmp_path: Path) -> None:
     with process.stage_lock("only-for-this-test"):
-        program = "from stages.common import process\nwith process.stage_lock('only-for-this-test'): pass"
-        done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode and "already running" in done.stderr and str(os.getpid()) in done.stderr
+        program = (
+            "from stages.common import process\nwith process.stage_lock('only-for-this-test'): pass"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+        )
+        assert (
+            done.returncode and "already running" in done.stderr and str(os.getpid()) in done.stderr
+        )
     with process.stage_lock("only-for-this-test"):
         pass
     (ROOT / ".pawl/only-for-this-test.lock").unlink()
@@ -109,20 +127,37 @@ def test_a_missing_program_is_named(tmp_path: Path) -> None:
 
 
 def test_the_tail_of_a_log_shows_the_last_state_of_a_progress_bar(tmp_path: Path) -> None:
-    (tmp_path / "log").write_bytes(b"start\n 10%|#\r 50%|##\r100%|####\n\nTraceback\xff\nValueError: x\n")
-    assert process.tail(tmp_path / "log").splitlines() == ["start", "100%|####", "Traceback\ufffd", "ValueError: x"]
+    (tmp_path / "log").write_bytes(
+        b"start\n 10%|#\r 50%|##\r100%|####\n\nTraceback\xff\nValueError: x\n"
+    )
+    assert process.tail(tmp_path / "log").splitlines() == [
+        "start",
+        "100%|####",
+        "Traceback\ufffd",
+        "ValueError: x",
+    ]
     assert process.tail(tmp_path / "none") == ""
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_dead_dvc_holds_no_lock_even_while_it_is_a_zombie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
-    """A container without an init never reaps an orphan, and DVC takes a zombie for a process at work."""
+def test_a_dead_dvc_holds_no_lock_even_while_it_is_a_zombie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
+) -> None:
+    """A container without an init never reaps an orphan, and DVC takes a zombie for a process at
+    work.
+    """
     monkeypatch.setattr(process, "ROOT", tmp_path)
     lock = tmp_path / ".dvc/tmp/rwlock"
     lock.parent.mkdir(parents=True)
-    holder = subprocess.Popen([sys.executable, "-c", "input()", "repro", "train"], stdin=subprocess.PIPE)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", "input()", "repro", "train"], stdin=subprocess.PIPE
+    )
     try:
-        lock.write_text(json.dumps({"write": {"/x": {"pid": holder.pid, "cmd": "/bin/dvc repro train"}}, "read": {}}))
+        lock.write_text(
+            json.dumps(
+                {"write": {"/x": {"pid": holder.pid, "cmd": "/bin/dvc repro train"}}, "read": {}}
+            )
+        )
         if ended:
             holder.kill()
             assert gone_within(holder.pid, 10), "not reaped: a zombie"
@@ -134,9 +169,15 @@ def test_a_dead_dvc_holds_no_lock_even_while_it_is_a_zombie(tmp_path: Path, monk
         holder.communicate()
 
 
-@pytest.mark.parametrize("command", ["/venv/bin/dvc repro", "/site-packages/dvc/__main__.py repro -f train", "dvc", ""])
-def test_a_stranger_with_the_number_of_a_dead_dvc_holds_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """Numbers of processes are given again; DVC asks only whether one lives, and refuses to run until somebody removes its lock."""
+@pytest.mark.parametrize(
+    "command", ["/venv/bin/dvc repro", "/site-packages/dvc/__main__.py repro -f train", "dvc", ""]
+)
+def test_a_stranger_with_the_number_of_a_dead_dvc_holds_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Numbers of processes are given again; DVC asks only whether one lives, and refuses to run
+    until somebody removes its lock.
+    """
     monkeypatch.setattr(process, "ROOT", tmp_path)
     lock = tmp_path / ".dvc/tmp/rwlock"
     lock.parent.mkdir(parents=True)
@@ -152,8 +193,12 @@ def test_a_stranger_with_the_number_of_a_dead_dvc_holds_no_lock(tmp_path: Path, 
         stranger.communicate()
 
 
-@pytest.mark.parametrize("program", ["asyncio.run(asyncio.sleep(30))", "threading.Event().wait(30)", "swallow()"])
-def test_a_stage_that_takes_too_long_ends_with_the_key_that_says_how_long(program: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "program", ["asyncio.run(asyncio.sleep(30))", "threading.Event().wait(30)", "swallow()"]
+)
+def test_a_stage_that_takes_too_long_ends_with_the_key_that_says_how_long(
+    program: str, tmp_path: Path
+) -> None:
     code = f"""
 import asyncio, threading, time
 from stages.common.errors import run_main
@@ -169,7 +214,11 @@ run_main("x", main)
 """
     begun = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 1 and "longer than launcher.timeout_h" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        done.returncode == 1
+        and "longer than launcher.timeout_h" in done.stderr
+        and "Traceback" not in done.stderr
+    )
     assert time.monotonic() - begun < 15
 
 

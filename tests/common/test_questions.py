@@ -1,4 +1,6 @@
-"""Questions are read whole or named bad by file and line; parts of a split never share a question; draws repeat."""
+"""Questions are read whole or named bad by file and line; parts of a split never share a question;
+draws repeat.
+"""
 
 import hashlib
 import itertools
@@ -43,12 +45,23 @@ def row(question: str = "q", answer: str = "a") -> str:
         (b"[" * 100_000, "nested too deeply"),
         (b'{"messages": []}', "in turn"),
         (b'{"messages": [{"role": "user", "content": "q"}]}', "in turn"),
-        (b'{"messages": [{"role": "assistant", "content": "a"}, {"role": "user", "content": "q"}]}', "in turn"),
-        (b'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant"}]}', "content is missing"),
+        (
+            (
+                b'{"messages": [{"role": "assistant", "content": "a"}, {"role": "user", "content":'
+                b' "q"}]}'
+            ),
+            "in turn",
+        ),
+        (
+            b'{"messages": [{"role": "user", "content": "q"}, {"role": "assistant"}]}',
+            "content is missing",
+        ),
         (b'{"messages": "q"}', "not a list"),
     ],
 )
-def test_a_broken_line_is_named_and_the_rest_is_read(line: bytes, reason: str, tmp_path: Path) -> None:
+def test_a_broken_line_is_named_and_the_rest_is_read(
+    line: bytes, reason: str, tmp_path: Path
+) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(row("first").encode() + b"\n\n" + line + b"\n" + row("last").encode())
     rows, bad = read(source(path), "data.sources.x")
@@ -59,7 +72,9 @@ def test_a_broken_line_is_named_and_the_rest_is_read(line: bytes, reason: str, t
 
 def test_bom_and_crlf_are_no_content(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + row("a").encode() + b"\r\n" + row("b").encode() + b"\r\n\r\n")
+    path.write_bytes(
+        b"\xef\xbb\xbf" + row("a").encode() + b"\r\n" + row("b").encode() + b"\r\n\r\n"
+    )
     rows, bad = read(source(path), "x")
     assert [r.question for r in rows] == ["a", "b"]
     assert not bad
@@ -88,7 +103,13 @@ def test_a_file_that_is_not_the_pinned_one_is_refused(tmp_path: Path) -> None:
 
 def test_every_shape_of_row_gives_its_question_and_answer(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    turns = [("system", "s"), ("user", "u1"), ("assistant", "a1"), ("user", "u2"), ("assistant", "a2")]
+    turns = [
+        ("system", "s"),
+        ("user", "u1"),
+        ("assistant", "a1"),
+        ("user", "u2"),
+        ("assistant", "a2"),
+    ]
     values = [
         {"question": "q", "answer": 42, "category": "c"},
         {"instruction": "i", "input": "", "output": "o"},
@@ -125,12 +146,13 @@ def test_a_split_is_half_quarter_quarter_of_each_answer_and_repeats() -> None:
     rows = [Question(f"q{i}", f"a{i % 5}") for i in range(200)]
     parts = split(rows, seed=3)
     assert {part: Counter(r.answer for r in group) for part, group in parts.items()} == {
-        part: {f"a{i}": n for i in range(5)} for part, n in (("train", 20), ("val", 10), ("test", 10))
+        part: {f"a{i}": n for i in range(5)}
+        for part, n in (("train", 20), ("val", 10), ("test", 10))
     }
     again = split(list(reversed(rows)), seed=3)
-    assert {part: set(group) for part, group in parts.items()} == {part: set(group) for part, group in again.items()}, (
-        "whatever the file's order"
-    )
+    assert {part: set(group) for part, group in parts.items()} == {
+        part: set(group) for part, group in again.items()
+    }, "whatever the file's order"
     assert set(split(rows, seed=4)["val"]) != set(parts["val"])
 
 
@@ -140,7 +162,11 @@ def test_free_text_answers_are_split_as_one() -> None:
 
 
 def test_a_repeated_question_never_lands_in_two_parts() -> None:
-    rows = [Question(text, answer) for i in range(50) for text, answer in ((f"Q {i}", "a"), (f" q  {i} ", "a"), (f"\uff31 {i}", "b"))]
+    rows = [
+        Question(text, answer)
+        for i in range(50)
+        for text, answer in ((f"Q {i}", "a"), (f" q  {i} ", "a"), (f"\uff31 {i}", "b"))
+    ]
     places: dict[str, set[str]] = {}
     for part, group in split(rows, seed=1).items():
         for r in group:
@@ -156,7 +182,9 @@ def test_signs_are_not_lost_by_normalization() -> None:
 def test_take_stops_where_nothing_new_comes() -> None:
     seen: set[str] = set()
     taken, drawn = take(
-        (Question(str(i % 7), "a") for i in itertools.count()), 9, lambda q: not (q.question in seen or seen.add(q.question))
+        (Question(str(i % 7), "a") for i in itertools.count()),
+        9,
+        lambda q: not (q.question in seen or seen.add(q.question)),
     )
     assert len(taken) == 7
     assert drawn == 1007
@@ -170,8 +198,12 @@ def test_take_leaves_the_next_question_in_the_stream() -> None:
 
 def test_neighbouring_seeds_draw_different_questions() -> None:
     """reasoning_gym draws item i from seed + i: seeds 1 and 2 would share all items but one."""
-    wide = Source(kind="procedural", task="chain_sum", settings=SUMS | {"min_digits": 6, "max_digits": 6})
-    one, two = ({q.question for q in itertools.islice(stream(wide, seed, "x"), 500)} for seed in (1, 2))
+    wide = Source(
+        kind="procedural", task="chain_sum", settings=SUMS | {"min_digits": 6, "max_digits": 6}
+    )
+    one, two = (
+        {q.question for q in itertools.islice(stream(wide, seed, "x"), 500)} for seed in (1, 2)
+    )
     assert len(one) == len(two) == 500
     assert not one & two
 
@@ -193,18 +225,31 @@ def test_a_stream_repeats_and_goes_on_past_its_first_block() -> None:
         ("chain_sum", {"min_terms": "a"}, "cannot be drawn"),
     ],
 )
-def test_an_unknown_task_or_setting_names_the_nearest(task: str, settings: dict[str, object], message: str) -> None:
+def test_an_unknown_task_or_setting_names_the_nearest(
+    task: str, settings: dict[str, object], message: str
+) -> None:
     with pytest.raises(PawlError) as error:
-        next(stream(Source(kind="procedural", task=task, settings=settings), 1, "benchmark.tasks.x"))
+        next(
+            stream(Source(kind="procedural", task=task, settings=settings), 1, "benchmark.tasks.x")
+        )
     assert message in str(error.value)
     assert error.value.where.startswith("benchmark.tasks.x.")
 
 
 @pytest.mark.parametrize("answers", [2, 40, 1000])
-def test_the_parts_are_seeded_halves_and_quarters_of_each_answer_in_an_order_that_stays(answers: int) -> None:
+def test_the_parts_are_seeded_halves_and_quarters_of_each_answer_in_an_order_that_stays(
+    answers: int,
+) -> None:
     rows = [Question(f"Question {n % 300}", f"answer {n % answers}") for n in range(400)]
     parts = split(rows, 5)
-    assert sorted(row.question for part in parts.values() for row in part) == sorted(row.question for row in rows)
-    assert not {row.question for row in parts["train"]} & {row.question for row in parts["val"] + parts["test"]}
+    assert sorted(row.question for part in parts.values() for row in part) == sorted(
+        row.question for row in rows
+    )
+    assert not {row.question for row in parts["train"]} & {
+        row.question for row in parts["val"] + parts["test"]
+    }
     drawn = " ".join(row.question.split()[1] for part in PARTS for row in parts[part])
-    assert hashlib.sha256(drawn.encode()).hexdigest()[:12] == {2: "0fafe1413069", 40: "1faac93a354f", 1000: "cad302e43aeb"}[answers]
+    assert (
+        hashlib.sha256(drawn.encode()).hexdigest()[:12]
+        == {2: "0fafe1413069", 40: "1faac93a354f", 1000: "cad302e43aeb"}[answers]
+    )

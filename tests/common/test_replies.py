@@ -21,10 +21,14 @@ def test_any_text_survives_the_cache(tmp_path: Path) -> None:
                 assert replies.get(bytes([number])) in (None, reply)
                 replies.put(bytes([number]), reply)
     with Replies(tmp_path / "r.sqlite") as replies:
-        assert [found.text for number in range(5) if (found := replies.get(bytes([number])))] == wild
+        assert [
+            found.text for number in range(5) if (found := replies.get(bytes([number])))
+        ] == wild
 
 
-def test_a_reply_that_no_cache_can_hold_is_an_error_and_not_the_end_of_the_cache(tmp_path: Path) -> None:
+def test_a_reply_that_no_cache_can_hold_is_an_error_and_not_the_end_of_the_cache(
+    tmp_path: Path,
+) -> None:
     replies = Replies(tmp_path / "r.sqlite")
     replies.put(b"1", Reply("", 2**70, 1, "stop"))
     with pytest.raises(PawlError, match="cannot be used: Python int too large"):
@@ -63,11 +67,15 @@ def test_a_damaged_cache_is_named_and_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"this is no database")
 
 
-def test_a_reply_that_the_disk_had_no_room_for_counts_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_the_disk_had_no_room_for_counts_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    with pytest.raises(PawlError, match=r"the disk is full .*: the replies cannot be kept") as caught:
+    with pytest.raises(
+        PawlError, match=r"the disk is full .*: the replies cannot be kept"
+    ) as caught:
         with Replies(tmp_path / "r.sqlite") as replies:
             replies.put(b"1", Reply("kept", 1, 1, "stop"))
             while replies._waiting:

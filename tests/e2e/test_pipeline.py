@@ -1,4 +1,6 @@
-"""The real pipeline, real engines and a real trainer, on a tiny random model: caching, kills, sweeps, tracking."""
+"""The real pipeline, real engines and a real trainer, on a tiny random model: caching, kills,
+sweeps, tracking.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,28 @@ from tests.conftest import ROOT, copy_repository, run_in
 
 pytestmark = pytest.mark.e2e
 
-STAGES = ["fetch_model", "build_benchmark", "generate_data", "baseline", "train", "eval_val", "eval_test", "judge", "report", "track"]
+STAGES = [
+    "fetch_model",
+    "build_benchmark",
+    "generate_data",
+    "baseline",
+    "train",
+    "eval_val",
+    "eval_test",
+    "judge",
+    "report",
+    "track",
+]
 # figures of time and memory are the only ones that may differ between two runs of the same thing
-TIMES = {"runtime_s", "tokens_per_s", "tflop_per_s", "utilisation", "peak_memory_gib", "peak_gpu_memory_gib", "seconds"}
+TIMES = {
+    "runtime_s",
+    "tokens_per_s",
+    "tflop_per_s",
+    "utilisation",
+    "peak_memory_gib",
+    "peak_gpu_memory_gib",
+    "seconds",
+}
 
 
 def prepared(folder: Path) -> Path:
@@ -53,7 +74,9 @@ def reports(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted((folder / "reports").rglob("*")):
         if path.suffix == ".json":
-            found[str(path.relative_to(folder))] = timeless(json.loads(path.read_text(encoding="utf-8")))
+            found[str(path.relative_to(folder))] = timeless(
+                json.loads(path.read_text(encoding="utf-8"))
+            )
         elif path.suffix in (".jsonl", ".csv", ".md") and path.is_file():
             found[str(path.relative_to(folder))] = path.read_text(encoding="utf-8")
     return found
@@ -65,7 +88,9 @@ def edit_params(folder: Path, *overrides: str) -> None:
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """A finished run and its reports; the tests below go on in the same working tree, one after the other."""
+    """A finished run and its reports; the tests below go on in the same working tree, one after the
+    other.
+    """
     folder = prepared(tmp_path_factory.mktemp("smoke"))
     output = make_run(folder)
     assert ran(output) == sorted(STAGES)
@@ -75,10 +100,18 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict
 def test_a_run_reports_every_stage_and_every_item(smoke: tuple[Path, dict[str, Any]]) -> None:
     folder, found = smoke
     assert (folder / "reports/index.html").stat().st_size > 2000
-    for name, split, items in (("baseline", "val", 16), ("baseline", "test", 12), ("eval_val", "val", 16), ("eval_test", "test", 12)):
+    for name, split, items in (
+        ("baseline", "val", 16),
+        ("baseline", "test", 12),
+        ("eval_val", "val", 16),
+        ("eval_test", "test", 12),
+    ):
         assert len(found[f"reports/{name}/{split}.jsonl"].splitlines()) == items
         assert found[f"reports/{name}/{split}.json"]["overall"]["n"] == items
-    assert found["reports/judge.json"]["outcome"] in ("reject", "inconclusive"), "a random model cannot be proven better"
+    assert found["reports/judge.json"]["outcome"] in (
+        "reject",
+        "inconclusive",
+    ), "a random model cannot be proven better"
     assert not list(folder.rglob("*.partial"))
 
 
@@ -88,26 +121,46 @@ def test_a_second_repro_runs_nothing(smoke: tuple[Path, dict[str, Any]]) -> None
     assert reports(folder) == found
 
 
-def test_a_change_of_the_judge_runs_only_what_follows_it(smoke: tuple[Path, dict[str, Any]]) -> None:
+def test_a_change_of_the_judge_runs_only_what_follows_it(
+    smoke: tuple[Path, dict[str, Any]],
+) -> None:
     folder, _ = smoke
     edit_params(folder, "judge.alpha=0.01")
     assert ran(run_in(folder, "dvc", "repro").stdout) == ["judge", "report", "track"]
 
 
-def test_a_learning_rate_changed_and_changed_back_retrains_nothing_and_is_tracked_once(smoke: tuple[Path, dict[str, Any]]) -> None:
+def test_a_learning_rate_changed_and_changed_back_retrains_nothing_and_is_tracked_once(
+    smoke: tuple[Path, dict[str, Any]],
+) -> None:
     folder, found = smoke
     edit_params(folder, "train.learning_rate=5e-4")
     assert "train" in ran(run_in(folder, "dvc", "repro").stdout)
     for overrides in ([], ["train.learning_rate=5e-4"], []):
         edit_params(folder, *overrides)
         back = ran(run_in(folder, "dvc", "repro").stdout)
-        assert not set(back) & {"fetch_model", "build_benchmark", "generate_data", "baseline", "train", "eval_val", "eval_test"}
+        assert not set(back) & {
+            "fetch_model",
+            "build_benchmark",
+            "generate_data",
+            "baseline",
+            "train",
+            "eval_val",
+            "eval_test",
+        }
     assert reports(folder) == found
     runs = tracked(folder)
     assert len(runs) == 3, "three configurations, six repros"
     for run in runs:
-        assert run["status"] == "FINISHED" and run["complete"] == "true" and run["losses"] == [1, 2, 3, 4]
-        assert {"data_card.md", "judge.json", "train.json", "loss.csv"} <= set(run["reports"]) and run["page"] and run["inputs"] == 3
+        assert (
+            run["status"] == "FINISHED"
+            and run["complete"] == "true"
+            and run["losses"] == [1, 2, 3, 4]
+        )
+        assert (
+            {"data_card.md", "judge.json", "train.json", "loss.csv"} <= set(run["reports"])
+            and run["page"]
+            and run["inputs"] == 3
+        )
 
 
 TRACKED = """
@@ -133,28 +186,56 @@ def tracked(folder: Path) -> list[dict[str, Any]]:
     return json.loads(run_in(folder, sys.executable, "-c", TRACKED).stdout.splitlines()[-1])
 
 
-def test_an_experiment_that_is_not_proven_better_is_recorded_and_put_back(smoke: tuple[Path, dict[str, Any]]) -> None:
+def test_an_experiment_that_is_not_proven_better_is_recorded_and_put_back(
+    smoke: tuple[Path, dict[str, Any]],
+) -> None:
     folder, found = smoke
     edit_params(folder)
     run_in(folder, "dvc", "repro")
     run_in(folder, "git", "add", "-A")
     run_in(folder, "git", "commit", "-qm", "a run")
     params = (folder / "params.yaml").read_bytes()
-    run_in(folder, sys.executable, "-m", "agent", "try", "train.learning_rate=5e-4", "--why", "half the rate; forgets less")
+    run_in(
+        folder,
+        sys.executable,
+        "-m",
+        "agent",
+        "try",
+        "train.learning_rate=5e-4",
+        "--why",
+        "half the rate; forgets less",
+    )
     records = json.loads(run_in(folder, sys.executable, "-m", "agent", "history", "--json").stdout)
     assert len(records) == 2 and records[1]["status"] in ("DISCARDED", "INCONCLUSIVE")
-    assert records[1]["hypothesis"] == "half the rate; forgets less" and records[1]["evidence"]["n"] == 16
+    assert (
+        records[1]["hypothesis"] == "half the rate; forgets less"
+        and records[1]["evidence"]["n"] == 16
+    )
     assert (folder / "params.yaml").read_bytes() == params and reports(folder) == found
     assert run_in(folder, "git", "status", "--porcelain").stdout == ""
     assert ran(run_in(folder, "dvc", "repro").stdout) == []
-    again = run_in(folder, sys.executable, "-m", "agent", "try", "train.learning_rate=5e-4", "--why", "again", ok=False)
+    again = run_in(
+        folder,
+        sys.executable,
+        "-m",
+        "agent",
+        "try",
+        "train.learning_rate=5e-4",
+        "--why",
+        "again",
+        ok=False,
+    )
     assert again.returncode == 1 and "0002" in again.stderr, "a repeat is refused by name"
 
 
-def test_a_sweep_on_two_workers_is_trained_tracked_shown_and_adopted(smoke: tuple[Path, dict[str, Any]]) -> None:
+def test_a_sweep_on_two_workers_is_trained_tracked_shown_and_adopted(
+    smoke: tuple[Path, dict[str, Any]],
+) -> None:
     folder, _ = smoke
     before = tracked(folder)
-    queued = run_in(folder, "dvc", "exp", "run", "--queue", "-S", "train.learning_rate=choice(1e-4,3e-4)").stdout
+    queued = run_in(
+        folder, "dvc", "exp", "run", "--queue", "-S", "train.learning_rate=choice(1e-4,3e-4)"
+    ).stdout
     names = re.findall(r"Queued experiment '([\w-]+)'", queued)
     assert len(names) == 2
     run_in(folder, "dvc", "queue", "start", "-j", "2")
@@ -164,12 +245,16 @@ def test_a_sweep_on_two_workers_is_trained_tracked_shown_and_adopted(smoke: tupl
         if not re.search(r"\b(Running|Queued)\b", status):
             break
         time.sleep(3)
-    assert len(re.findall(r"\bSuccess\b", status)) == 2, status + run_in(folder, "dvc", "queue", "logs", names[0], ok=False).stdout
+    assert len(re.findall(r"\bSuccess\b", status)) == 2, (
+        status + run_in(folder, "dvc", "queue", "logs", names[0], ok=False).stdout
+    )
 
     runs = [run for run in tracked(folder) if run["id"] not in {run["id"] for run in before}]
     (parent,) = [run for run in runs if run["kind"] == "sweep"]
     children = [run for run in runs if run["parent"] == parent["id"]]
-    assert {run["rate"] for run in children} == {"0.0001", "0.0003"} and len(runs) == 3, "two workers at once lose no run"
+    assert {run["rate"] for run in children} == {"0.0001", "0.0003"} and len(runs) == 3, (
+        "two workers at once lose no run"
+    )
     assert all(run["complete"] == "true" and run["losses"] == [1, 2, 3, 4] for run in children)
 
     table = run_in(folder, "make", "compare").stdout
@@ -180,11 +265,26 @@ def test_a_sweep_on_two_workers_is_trained_tracked_shown_and_adopted(smoke: tupl
     assert "Sweep from" in page and all(name in page for name in names)
 
     adopted = run_in(folder, sys.executable, "-m", "agent", "adopt", names[0])
-    assert ran(adopted.stdout) == ["judge", "report", "track"], "what the sweep had done is not done again"
-    record = json.loads(run_in(folder, sys.executable, "-m", "agent", "history", "--json").stdout)[-1]
-    assert record["slug"] == names[0] and record["status"] in ("DISCARDED", "INCONCLUSIVE") and record["evidence"]["n"] == 16
-    assert record["slug"] in (folder / "reports/index.html").read_text(encoding="utf-8"), "the agent rebuilds the page for each record"
-    assert run_in(folder, "git", "status", "--porcelain").stdout == "" and ran(run_in(folder, "dvc", "repro").stdout) == []
+    assert ran(adopted.stdout) == [
+        "judge",
+        "report",
+        "track",
+    ], "what the sweep had done is not done again"
+    record = json.loads(run_in(folder, sys.executable, "-m", "agent", "history", "--json").stdout)[
+        -1
+    ]
+    assert (
+        record["slug"] == names[0]
+        and record["status"] in ("DISCARDED", "INCONCLUSIVE")
+        and record["evidence"]["n"] == 16
+    )
+    assert record["slug"] in (folder / "reports/index.html").read_text(encoding="utf-8"), (
+        "the agent rebuilds the page for each record"
+    )
+    assert (
+        run_in(folder, "git", "status", "--porcelain").stdout == ""
+        and ran(run_in(folder, "dvc", "repro").stdout) == []
+    )
 
 
 def test_a_failed_dvc_exp_run_can_be_undone_by_both_commands_that_are_named_and_nothing_runs_again(
@@ -197,14 +297,22 @@ def test_a_failed_dvc_exp_run_can_be_undone_by_both_commands_that_are_named_and_
     for back in ("git restore params.yaml dvc.lock reports && dvc checkout", "make run"):
         failed = run_in(folder, "dvc", "exp", "run", "-S", "+train.extra.bogus=1", ok=False)
         assert failed.returncode and back in failed.stderr, "the commands are named where it fails"
-        assert not (folder / "models/adapter").exists() and run_in(folder, "git", "status", "--porcelain", "params.yaml").stdout
+        assert (
+            not (folder / "models/adapter").exists()
+            and run_in(folder, "git", "status", "--porcelain", "params.yaml").stdout
+        )
         done = run_in(folder, "bash", "-c", back)
-        assert set(ran(done.stdout)) <= {"track"} and run_in(folder, "dvc", "status", "-q").returncode == 0
+        assert (
+            set(ran(done.stdout)) <= {"track"}
+            and run_in(folder, "dvc", "status", "-q").returncode == 0
+        )
         assert run_in(folder, "git", "status", "--porcelain").stdout == "", back
         assert (folder / "models/adapter/adapter_model.safetensors").read_bytes() == adapter
 
 
-def test_dvc_shows_plots_and_differences_and_refuses_a_wrong_type(smoke: tuple[Path, dict[str, Any]]) -> None:
+def test_dvc_shows_plots_and_differences_and_refuses_a_wrong_type(
+    smoke: tuple[Path, dict[str, Any]],
+) -> None:
     folder, _ = smoke
     shown = run_in(folder, "dvc", "plots", "show", "-o", ".pawl/plots")
     html = (folder / ".pawl/plots/index.html").read_text(encoding="utf-8")
@@ -224,28 +332,45 @@ def living(folder: Path) -> list[str]:
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
             if str(link.readlink()).startswith(str(folder)):
-                found.append(link.parent.name + " " + (link.parent / "cmdline").read_text().replace("\0", " ")[:120])
+                found.append(
+                    link.parent.name
+                    + " "
+                    + (link.parent / "cmdline").read_text().replace("\0", " ")[:120]
+                )
         except OSError:
             continue
     return found
 
 
-def kill_in_the_middle(folder: Path, stage: str, reached: Callable[[], bool], sign: int = signal.SIGKILL) -> str:
-    """Start `make run`, end its whole process group once `stage` has got as far as `reached` says, and give back what was printed."""
+def kill_in_the_middle(
+    folder: Path, stage: str, reached: Callable[[], bool], sign: int = signal.SIGKILL
+) -> str:
+    """Start `make run`, end its whole process group once `stage` has got as far as `reached` says,
+    and give back what was printed.
+    """
     log = folder / f".pawl/{stage}.killed.log"
     log.parent.mkdir(exist_ok=True)
     with open(log, "wb") as out:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         process = subprocess.Popen(
-            ["make", "run"], cwd=folder, stdout=out, stderr=out, start_new_session=True, env={**os.environ, "PATH": path},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests that a shell runs in the background ignore Ctrl-C
-        )  # fmt: skip
+            ["make", "run"],
+            cwd=folder,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            env={**os.environ, "PATH": path},
+            # tests that a shell runs in the background ignore Ctrl-C
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
     deadline = time.time() + 600
     while not (f"Running stage '{stage}'" in log.read_text(errors="replace") and reached()):
-        assert process.poll() is None and time.time() < deadline, log.read_text(errors="replace")[-3000:]
+        assert process.poll() is None and time.time() < deadline, log.read_text(errors="replace")[
+            -3000:
+        ]
         time.sleep(0.05)
     os.killpg(process.pid, sign)
-    process.wait(180)  # after Ctrl-C the failure is put into words, for which a busy machine takes its time
+    # after Ctrl-C the failure is put into words, for which a busy machine takes its time
+    process.wait(180)
     for _ in range(100):
         if not living(folder):
             return log.read_text(errors="replace")
@@ -254,7 +379,9 @@ def kill_in_the_middle(folder: Path, stage: str, reached: Callable[[], bool], si
 
 
 def unfinished(finished: Path, folder: Path, done: tuple[str, ...], *gone: str) -> Path:
-    """A copy of a finished run in which the stages `done` are done, and nothing else is, nor in DVC's cache."""
+    """A copy of a finished run in which the stages `done` are done, and nothing else is, nor in
+    DVC's cache.
+    """
     shutil.copytree(finished, folder, symlinks=True)
     edit_params(folder)
     shutil.rmtree(folder / ".dvc/cache/runs")
@@ -266,8 +393,12 @@ def unfinished(finished: Path, folder: Path, done: tuple[str, ...], *gone: str) 
     return folder
 
 
-def test_ctrl_c_ends_everything_and_the_next_run_goes_on(smoke: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    """A terminal sends SIGINT to make, DVC and the stage; the trainer and the server are in sessions of their own."""
+def test_ctrl_c_ends_everything_and_the_next_run_goes_on(
+    smoke: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """A terminal sends SIGINT to make, DVC and the stage; the trainer and the server are in
+    sessions of their own.
+    """
     finished, undisturbed = smoke
     done = ("fetch_model", "build_benchmark", "generate_data", "baseline")
     folder = unfinished(finished, tmp_path / "stopped", done)
@@ -276,7 +407,11 @@ def test_ctrl_c_ends_everything_and_the_next_run_goes_on(smoke: tuple[Path, dict
         ("eval_val", lambda: (folder / ".pawl/logs/serve-eval_val.log").exists()),
     ):
         told = kill_in_the_middle(folder, stage, reached, signal.SIGINT)
-        assert "stopped after" in told and "Traceback" not in told and f"{stage} failed, class ENV, stopped" in told
+        assert (
+            "stopped after" in told
+            and "Traceback" not in told
+            and f"{stage} failed, class ENV, stopped" in told
+        )
     output = make_run(folder)
     assert not set(ran(output)) & {*done, "train"}
     found = reports(folder)
@@ -284,17 +419,29 @@ def test_ctrl_c_ends_everything_and_the_next_run_goes_on(smoke: tuple[Path, dict
     assert not list(folder.rglob("*.partial"))
 
 
-def test_killed_in_three_stages_it_ends_as_if_undisturbed(smoke: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_killed_in_three_stages_it_ends_as_if_undisturbed(
+    smoke: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     finished, undisturbed = smoke
     done = ("fetch_model", "build_benchmark", "baseline")
     folder = unfinished(finished, tmp_path / "killed", done, "data/train")
-    kill_in_the_middle(folder, "generate_data", lambda: (folder / ".pawl/generate_data.lock").exists())
+    kill_in_the_middle(
+        folder, "generate_data", lambda: (folder / ".pawl/generate_data.lock").exists()
+    )
     assert not (folder / "data/train").exists()
-    kill_in_the_middle(folder, "train", lambda: bool(list(folder.glob(".pawl/train/*/trainer_log.jsonl"))))
+    kill_in_the_middle(
+        folder, "train", lambda: bool(list(folder.glob(".pawl/train/*/trainer_log.jsonl")))
+    )
     assert not (folder / "models/adapter").exists()
-    kill_in_the_middle(folder, "eval_val", lambda: (folder / ".pawl/logs/serve-eval_val.log").exists())
+    kill_in_the_middle(
+        folder, "eval_val", lambda: (folder / ".pawl/logs/serve-eval_val.log").exists()
+    )
     assert not (folder / "reports/eval_val/val.jsonl").exists()
     output = make_run(folder)
-    assert not set(ran(output)) & {*done, "generate_data", "train"}, "what had succeeded before the kill is not done again"
+    assert not set(ran(output)) & {
+        *done,
+        "generate_data",
+        "train",
+    }, "what had succeeded before the kill is not done again"
     assert reports(folder) == undisturbed
     assert not list(folder.rglob("*.partial"))

@@ -15,12 +15,20 @@ from tests.conftest import ROOT, copy_repository, run_in
 pytestmark = pytest.mark.e2e
 
 # the default, with fewer rows and items
-SMALL = ["data.max_rows=64", "benchmark.val_items=12", "benchmark.test_items=4", "train.max_steps=8", "train.logging_steps=1"]
+SMALL = [
+    "data.max_rows=64",
+    "benchmark.val_items=12",
+    "benchmark.test_items=4",
+    "train.max_steps=8",
+    "train.logging_steps=1",
+]
 
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SmolLM2-135M-Instruct from its package, fine-tuned for eight steps and asked the validation items."""
+    """SmolLM2-135M-Instruct from its package, fine-tuned for eight steps and asked the validation
+    items.
+    """
     folder = copy_repository(tmp_path_factory.mktemp("real"))
     (folder / ".venv-serve").symlink_to(ROOT / ".venv-serve")
     run_in(folder, sys.executable, "-m", "stages.common.config", *SMALL)
@@ -41,7 +49,9 @@ def test_real_training_lowers_the_loss(real: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["vllm_cpu", "vllm"])
-def test_every_engine_serves_the_fine_tuned_model(real: Path, engine: str, need: Callable[[str], None]) -> None:
+def test_every_engine_serves_the_fine_tuned_model(
+    real: Path, engine: str, need: Callable[[str], None]
+) -> None:
     need("serve")
     need(engine)
     if engine == "vllm":
@@ -49,7 +59,15 @@ def test_every_engine_serves_the_fine_tuned_model(real: Path, engine: str, need:
         need("compiler")
     before = read_rows(real / "reports/eval_val/val.jsonl", Row)
     # float32 on both sides, so that an answer differs by a near tie alone, and not by the precision
-    run_in(real, sys.executable, "-m", "stages.common.config", *SMALL, f"engine={engine}", "engine.dtype=float32")
+    run_in(
+        real,
+        sys.executable,
+        "-m",
+        "stages.common.config",
+        *SMALL,
+        f"engine={engine}",
+        "engine.dtype=float32",
+    )
     run_in(real, "dvc", "repro", "eval_val")
     after = read_rows(real / "reports/eval_val/val.jsonl", Row)
     run_in(real, sys.executable, "-m", "stages.evaluate", "--base", "--split", "val")
@@ -57,9 +75,13 @@ def test_every_engine_serves_the_fine_tuned_model(real: Path, engine: str, need:
     run_in(real, sys.executable, "-m", "stages.common.config", *SMALL)
     run_in(real, "dvc", "repro", "eval_val")
     assert [row.item_id for row in after] == [row.item_id for row in before] and len(after) == 24
-    assert different(before, after) <= 2, "near ties, of which another kind of CPU or GPU may turn one"
+    assert different(before, after) <= 2, (
+        "near ties, of which another kind of CPU or GPU may turn one"
+    )
     assert different(base, after) > 12, "the base answers in the adapter's place"
 
 
 def different(one: list[Row], other: list[Row]) -> int:
-    return sum(first.prediction != second.prediction for first, second in zip(one, other, strict=True))
+    return sum(
+        first.prediction != second.prediction for first, second in zip(one, other, strict=True)
+    )

@@ -27,9 +27,11 @@ from stages.evaluate import benchmark, score
 OC = "opencompass"
 STRICT = "Prompt-level-strict-accuracy"
 IFEVAL = {
-    "key": 1, "prompt": "Say it without commas.", "instruction_id_list": ["punctuation:no_comma", "length_constraints:number_words"],
+    "key": 1,
+    "prompt": "Say it without commas.",
+    "instruction_id_list": ["punctuation:no_comma", "length_constraints:number_words"],
     "kwargs": [{"relation": None, "num_words": None}, {"relation": "at least", "num_words": 3}],
-}  # fmt: skip
+}
 OPTIONS = {
     "A": "red",
     "B": "blue",
@@ -40,16 +42,51 @@ OPTIONS = {
 }
 # evaluator, its arguments, what it is given: (prediction, reference, right)
 REAL: list[tuple[str, dict[str, Any], list[tuple[str, Any, bool]], str]] = [
-    (f"{OC}.openicl.icl_evaluator.icl_hf_evaluator.AccwithDetailsEvaluator", {}, [("4", "4", True), ("5", "4", False)], "accuracy"),
-    (f"{OC}.openicl.icl_evaluator.icl_em_evaluator.EMEvaluator", {}, [("The 4.", ["4", "four"], True), ("5", ["4"], False)], "score"),
-    (f"{OC}.datasets.gsm8k.Gsm8kEvaluator", {}, [("18.0", "18", True), ("NULL", "18", False), ("17", "18", False)], "accuracy"),
-    (f"{OC}.datasets.math.MATHEvaluator", {"version": "v2"}, [("\\frac{1}{2}", "\\frac12", True), ("2", "3", False)], "accuracy"),
+    (
+        f"{OC}.openicl.icl_evaluator.icl_hf_evaluator.AccwithDetailsEvaluator",
+        {},
+        [("4", "4", True), ("5", "4", False)],
+        "accuracy",
+    ),
+    (
+        f"{OC}.openicl.icl_evaluator.icl_em_evaluator.EMEvaluator",
+        {},
+        [("The 4.", ["4", "four"], True), ("5", ["4"], False)],
+        "score",
+    ),
+    (
+        f"{OC}.datasets.gsm8k.Gsm8kEvaluator",
+        {},
+        [("18.0", "18", True), ("NULL", "18", False), ("17", "18", False)],
+        "accuracy",
+    ),
+    (
+        f"{OC}.datasets.math.MATHEvaluator",
+        {"version": "v2"},
+        [("\\frac{1}{2}", "\\frac12", True), ("2", "3", False)],
+        "accuracy",
+    ),
     (f"{OC}.datasets.gpqa.GPQAEvaluator", {}, [("A", "A", True), ("", "B", False)], "accuracy"),
     (f"{OC}.datasets.bbh.BBHEvaluator_mcq", {}, [("A", "A", True), ("B", "A", False)], "score"),
-    (f"{OC}.datasets.bbh.BBHEvaluator", {}, [("So the answer is **Yes**.", "yes", True), ("7", "8", False)], "score"),
-    (f"{OC}.datasets.custom.OptionSimAccEvaluator", {"options": ["A", "B", "C"]}, [("A", "A", True), ("blue", "A", False)], "accuracy"),
-    (f"{OC}.datasets.IFEval.ifeval.IFEvaluator", {}, [("one two three", IFEVAL, True), ("one, two", IFEVAL, False)], STRICT),
-]  # fmt: skip
+    (
+        f"{OC}.datasets.bbh.BBHEvaluator",
+        {},
+        [("So the answer is **Yes**.", "yes", True), ("7", "8", False)],
+        "score",
+    ),
+    (
+        f"{OC}.datasets.custom.OptionSimAccEvaluator",
+        {"options": ["A", "B", "C"]},
+        [("A", "A", True), ("blue", "A", False)],
+        "accuracy",
+    ),
+    (
+        f"{OC}.datasets.IFEval.ifeval.IFEvaluator",
+        {},
+        [("one two three", IFEVAL, True), ("one, two", IFEVAL, False)],
+        STRICT,
+    ),
+]
 # evaluators that keep no verdicts: asked item by item
 F1 = [("the red house", ["red house"], 1.0), ("red car", ["red house"], 0.5)]
 SILENT = [(f"{OC}.datasets.longbench.evaluators.LongBenchF1Evaluator", {}, F1)]
@@ -182,9 +219,10 @@ def test_an_evaluation_of_strings_ends_without_having_loaded_torch() -> None:
     ones: 6 s at the end of each run.
     """
     code = (
-        "import sys; from stages.common.config import load_params; from stages.common.scoring import evaluator\n"
-        f"with load_params('evaluate.seed'): evaluator({{'type': '{REAL[0][0]}'}})\n"
-        "print(*(name for name in sys.modules if name in ('torch._C', 'transformers', 'evaluate.loading')))"
+        "import sys; from stages.common.config import load_params; from stages.common.scoring"
+        " import evaluator\nwith load_params('evaluate.seed'): evaluator({'type':"
+        f" '{REAL[0][0]}'}})\nprint(*(name for name in sys.modules if name in ('torch._C',"
+        " 'transformers', 'evaluate.loading')))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stdout.split(), done.stderr
@@ -196,11 +234,11 @@ def test_evaluators_load_without_what_they_do_not_need() -> None:
     OpenCompass's other datasets load.
     """
     code = (
-        "import sys; from stages.common.scoring import evaluator;"
-        f"evaluator({{'type': '{OC}.datasets.gsm8k.Gsm8kEvaluator'}});"
-        "import importlib.util as u;"
-        "lazy = {name for name, module in sys.modules.items() if type(module) is u._LazyModule};"
-        "print('torch' in set(sys.modules) - lazy, sum(name.startswith('opencompass.datasets.') for name in sys.modules))"
+        "import sys; from stages.common.scoring import evaluator;evaluator({'type':"
+        f" '{OC}.datasets.gsm8k.Gsm8kEvaluator'}});import importlib.util as u;lazy = {{name for"
+        " name, module in sys.modules.items() if type(module) is u._LazyModule};print('torch' in"
+        " set(sys.modules) - lazy, sum(name.startswith('opencompass.datasets.') for name in"
+        " sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     torch, count = done.stdout.split()

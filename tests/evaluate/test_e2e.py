@@ -172,7 +172,11 @@ def test_gsm8k_goes_from_opencompass_to_rows(root: Path) -> None:
         done = python(root, "stages.evaluate", "--base", "--split", "val")
     assert done.returncode == 0, done.stderr
     found = read_rows(root / "reports/baseline/val.jsonl", Answer)
-    assert [row.correct for row in found] == [True, True, False, True, False], (
-        "nothing and nothing make 0"
-    )
+    assert [row.correct for row in found] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ], "nothing and nothing make 0"
     assert all(len(body["messages"]) == 9 for body in server.bodies), "four worked examples"

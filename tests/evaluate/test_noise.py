@@ -131,8 +131,9 @@ def test_the_figure_stands_for_every_adapter_and_for_one_configuration(tmp_path:
     assert "not measured" in noise.sentence(tmp_path, noisy)
     write_json(tmp_path / noise.place(noisy), {"flips": 3, "answers": 400})
     other = make_summary(fingerprint=conditions | {"adapter_sha256": "b"}, items_sha256="i")
-    assert noise.sentence(tmp_path, other) == (
-        "Noise: two evaluations of the same weights disagree on 3 of 400 verdicts (0.8 %)."
+    assert (
+        noise.sentence(tmp_path, other)
+        == "Noise: two evaluations of the same weights disagree on 3 of 400 verdicts (0.8 %)."
     )
     for change in ({"gpu": "another"}, {"tensor_parallel": 2}, {"temperature": 1.0}):
         assert "not measured" in noise.sentence(

@@ -26,7 +26,10 @@ SPEAK = """    import os
         try: os.write(number, {})
         except OSError: pass
     os._exit(0)"""
-SOCKETS = "    import socket; [socket.socket(family) for family in (1, 2, 10)]; socket.socketpair(); return x * 2"
+SOCKETS = (
+    "    import socket; [socket.socket(family) for family in (1, 2, 10)]; socket.socketpair();"
+    " return x * 2"
+)
 STOP = (
     "    import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(0.5); return 4"
 )
@@ -48,24 +51,43 @@ OTHERS = """    import gc, sys
             texts += [part for part in (thing.values() if isinstance(thing, dict) else thing) if isinstance(part, (str, bytes))]
     raise Exception(sum(repr(text).count('-'.join(('marker', '17'))) for text in texts))"""
 ATTACKS = {
-    "the network": "    import socket; socket.create_connection(('127.0.0.1', {port}), 2); return 4",
+    "the network": (
+        "    import socket; socket.create_connection(('127.0.0.1', {port}), 2); return 4"
+    ),
     "a name server": "    import socket; socket.getaddrinfo('example.org', 80); return 4",
     "writing where Python lies": "    open('/usr/x', 'w').write('x'); return 4",
     "writing into the root": "    open('/x', 'w').write('x'); return 4",
-    "a large file": "    f = open('/scratch/a', 'wb')\n    for _ in range(500): f.write(b'0' * 2**20)\n    return 4",
+    "a large file": (
+        "    f = open('/scratch/a', 'wb')\n    for _ in range(500): f.write(b'0' * 2**20)\n   "
+        " return 4"
+    ),
     "memory": "    a = bytearray(8 * 2**30); return 4",
     "a fork bomb": "    import os\n    while True: os.fork()",
-    "threads without end": "    import threading, time\n    while True: threading.Thread(target=time.sleep, args=(60,)).start()",
+    "threads without end": (
+        "    import threading, time\n    while True: threading.Thread(target=time.sleep,"
+        " args=(60,)).start()"
+    ),
     "time": "    while True: pass",
     "sleep": "    import time; time.sleep(600)",
     "leaving": "    import os; os._exit(0)",
-    "a mount": "    import ctypes; assert ctypes.CDLL(None).mount(b'none', b'/usr', b'tmpfs', 0, None) == 0; return 4",
+    "a mount": (
+        "    import ctypes; assert ctypes.CDLL(None).mount(b'none', b'/usr', b'tmpfs', 0, None) =="
+        " 0; return 4"
+    ),
     "becoming root": "    import os; os.setuid(0); os.listdir('/proc'); return 4",
-    "a user namespace": "    import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0; return 4",
+    "a user namespace": (
+        "    import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0; return 4"
+    ),
     "a user namespace by clone": CALL.format(56, 220, "0x10000011, 0, 0, 0, 0"),
-    "a network namespace of its own": "    import ctypes; assert ctypes.CDLL(None).unshare(0x40000000) == 0; return 4",
-    "shared memory that outlives it": "    import ctypes; assert ctypes.CDLL(None).shmget(7, 2**20, 0o1666) >= 0; return 4",
-    "a message queue that outlives it": "    import ctypes; assert ctypes.CDLL(None).msgget(7, 0o1666) >= 0; return 4",
+    "a network namespace of its own": (
+        "    import ctypes; assert ctypes.CDLL(None).unshare(0x40000000) == 0; return 4"
+    ),
+    "shared memory that outlives it": (
+        "    import ctypes; assert ctypes.CDLL(None).shmget(7, 2**20, 0o1666) >= 0; return 4"
+    ),
+    "a message queue that outlives it": (
+        "    import ctypes; assert ctypes.CDLL(None).msgget(7, 0o1666) >= 0; return 4"
+    ),
     "memory that no limit counts": "    import os; os.memfd_create('x'); return 4",
     "a socket to the machine's host": "    import socket; socket.socket(40, 1); return 4",
     "a socket to the kernel": "    import socket; socket.socket(16, 3); return 4",
@@ -119,8 +141,9 @@ def verdicts(room: None, rooms: Path) -> dict[str, dict]:
             for name, code in ATTACKS.items()
         }
         codes["seen"] = SAY.format(
-            "repr([dict(os.environ), os.listdir('/'), [os.path.exists(p) for p in ("
-            f"{str(ROOT / 'params.yaml')!r}, {private.name!r}, '/etc/passwd', '/proc/1', '/root/.ssh', '/home')]])"
+            "repr([dict(os.environ), os.listdir('/'), [os.path.exists(p) for p in"
+            f" ({str(ROOT / 'params.yaml')!r}, {private.name!r}, '/etc/passwd', '/proc/1',"
+            " '/root/.ssh', '/home')]])"
         )
         asked: list[tuple[str, str]] = [
             ("right before", RIGHT + "  # marker-17"),
@@ -245,9 +268,17 @@ def test_a_user_without_rights_gets_the_same_room(need: Callable[[str], None]) -
         f"{lazy}=/lazy",
     ]
     done = subprocess.run(
-        [python, "-I", str(box), str(room), *binds], input=json.dumps(job | {"limits": sandbox.LIMITS}), capture_output=True, text=True,
-        user=65534, group=65534, extra_groups=[], env={}, cwd="/", timeout=60,
-    )  # fmt: skip
+        [python, "-I", str(box), str(room), *binds],
+        input=json.dumps(job | {"limits": sandbox.LIMITS}),
+        capture_output=True,
+        text=True,
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        env={},
+        cwd="/",
+        timeout=60,
+    )
     box.unlink()
     shutil.rmtree(lazy)
     room.rmdir()

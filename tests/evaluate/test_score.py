@@ -72,8 +72,10 @@ def test_rows_are_in_item_order_with_the_raw_reply() -> None:
         scorer(AccwithDetailsEvaluator(), postprocessor("strip")),
     )
     assert [(row.correct, row.score, row.prediction, row.gold) for row in rows] == [
-        (True, 1.0, " 4\n", "4"), (False, 0.0, "8", "7"), (True, 1.0, "9", "9"),
-    ]  # fmt: skip
+        (True, 1.0, " 4\n", "4"),
+        (False, 0.0, "8", "7"),
+        (True, 1.0, "9", "9"),
+    ]
     assert (
         {row.split for row in rows} == {"val"}
         and rows[0].prompt_tokens == 5
@@ -169,11 +171,14 @@ def test_an_error_about_test_items_tells_neither_a_score_nor_a_word_of_them(faul
             score.rows(
                 task,
                 replies("secret"),
-                scorer(
-                    AccwithDetailsEvaluator(lambda result: result.update(accuracy=42.125)), process
-                )
-                if fault == "mean"
-                else scorer(Talkative(fault), process),
+                (
+                    scorer(
+                        AccwithDetailsEvaluator(lambda result: result.update(accuracy=42.125)),
+                        process,
+                    )
+                    if fault == "mean"
+                    else scorer(Talkative(fault), process)
+                ),
             )
         assert (
             any(word in str(caught.value) for word in ("secret", "gold", "42125", "4212.5")) == told

@@ -1,4 +1,6 @@
-"""`kill -9` in the middle of 2,000 requests costs none that was answered; memory stays flat; the command line searches on its own."""
+"""`kill -9` in the middle of 2,000 requests costs none that was answered; memory stays flat; the
+command line searches on its own.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,18 @@ def answer(body: dict[str, object]) -> str:
 
 def prepared(root: Path) -> Path:
     for split in ("val", "test"):
-        item = {"item_id": split, "benchmark": "b", "question": f"What is secret {split}?", "answer": "x", "category": ""}
+        item = {
+            "item_id": split,
+            "benchmark": "b",
+            "question": f"What is secret {split}?",
+            "answer": "x",
+            "category": "",
+        }
         write_jsonl(root / "data" / "benchmark" / split / "b.jsonl", [item])
-    write_jsonl(root / "rows.jsonl", ({"question": f"Question number {number} of many"} for number in range(REQUESTS)))
+    write_jsonl(
+        root / "rows.jsonl",
+        ({"question": f"Question number {number} of many"} for number in range(REQUESTS)),
+    )
     return root
 
 
@@ -57,7 +68,9 @@ def start(root: Path, url: str) -> subprocess.Popen[bytes]:
 
 def results(root: Path) -> dict[str, bytes]:
     return {
-        str(path.relative_to(root)): path.read_bytes() for part in ("data/train", "reports") for path in sorted((root / part).iterdir())
+        str(path.relative_to(root)): path.read_bytes()
+        for part in ("data/train", "reports")
+        for path in sorted((root / part).iterdir())
     }
 
 
@@ -81,19 +94,29 @@ def test_a_killed_run_loses_nothing_that_was_answered(tmp_path: Path) -> None:
         assert start(root, server.url).wait(120) == 0
         again = server.requests - REQUESTS
     lost = IN_FLIGHT + 2 * _BATCH
-    assert 0 <= again <= 2 * lost, "only what was in flight or on its way to the disk at a kill is asked again"
+    assert 0 <= again <= 2 * lost, (
+        "only what was in flight or on its way to the disk at a kill is asked again"
+    )
     assert results(root) == undisturbed
 
 
 def test_the_search_on_its_own_says_what_it_found_and_nothing_of_the_items(tmp_path: Path) -> None:
     item = {
-        "question": "Which river runs past the oldest lighthouse of the northern coast and into which sea does it flow?",
+        "question": (
+            "Which river runs past the oldest lighthouse of the northern coast and into which sea"
+            " does it flow?"
+        ),
         "answer": "None",
     }
     write_jsonl(tmp_path / "items.jsonl", [item])
     rows = [
         {"question": "hello", "answer": "world"},
-        {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": f"An exam: {item['question']}"}]},
+        {
+            "messages": [
+                {"role": "user", "content": "x"},
+                {"role": "assistant", "content": f"An exam: {item['question']}"},
+            ]
+        },
         {"instruction": "Answer.", "input": item["question"], "output": "y"},
         {"instruction": item["question"], "input": "", "output": "y"},
         {"text": f"It was dark. {item['question']} Nobody knew."},
@@ -109,10 +132,14 @@ def test_the_search_on_its_own_says_what_it_found_and_nothing_of_the_items(tmp_p
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     assert found["rows"] == 5
-    assert [(one["row"], one["benchmark"], one["split"], one["match"]) for one in found["contaminated"]] == [
-        (1, "rivers", "test", "ngram"), (2, "rivers", "test", "ngram"), (3, "rivers", "test", "exact"),
+    assert [
+        (one["row"], one["benchmark"], one["split"], one["match"]) for one in found["contaminated"]
+    ] == [
+        (1, "rivers", "test", "ngram"),
+        (2, "rivers", "test", "ngram"),
+        (3, "rivers", "test", "exact"),
         (4, "rivers", "test", "ngram"),
-    ]  # fmt: skip
+    ]
     assert "lighthouse" not in done.stdout + done.stderr
     write_jsonl(tmp_path / "clean.jsonl", rows[:1])
     clean = search("--train", f"{tmp_path}/clean.jsonl", "--items", items)
@@ -124,9 +151,12 @@ def test_the_search_on_its_own_says_what_it_found_and_nothing_of_the_items(tmp_p
         "every string of a row is searched, whatever its key"
     )
     for train, given in (
-        ("broken.jsonl", items), ("missing.jsonl", items), ("empty.jsonl", items), ("rows.jsonl", "no split"),
+        ("broken.jsonl", items),
+        ("missing.jsonl", items),
+        ("empty.jsonl", items),
+        ("rows.jsonl", "no split"),
         ("rows.jsonl", f"a:b={tmp_path}/no"),
-    ):  # fmt: skip
+    ):
         bad = search("--train", f"{tmp_path}/{train}", "--items", given)
         assert bad.returncode == 3 and not bad.stdout and "error" in bad.stderr, (train, given)
         assert "Traceback" not in bad.stderr
@@ -134,9 +164,13 @@ def test_the_search_on_its_own_says_what_it_found_and_nothing_of_the_items(tmp_p
 
 @pytest.mark.parametrize("part", ["all", "train"])
 def test_memory_does_not_grow_with_the_rows(part: str, tmp_path: Path) -> None:
-    program = STAGE.replace('recipe="answer"', f'part="{part}"').replace("max_rows=0", "max_rows=0, near_duplicates=0.9, filters=FILTERS")
+    program = STAGE.replace('recipe="answer"', f'part="{part}"').replace(
+        "max_rows=0", "max_rows=0, near_duplicates=0.9, filters=FILTERS"
+    )
     program = program.replace(
-        "import sys\n", 'import resource, sys\nFILTERS = ["duplicates", "near_duplicates", "decontamination", "too_long"]\n'
+        "import sys\n",
+        'import resource, sys\nFILTERS = ["duplicates", "near_duplicates", "decontamination",'
+        ' "too_long"]\n',
     )
     program += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
     peaks = []
@@ -144,10 +178,23 @@ def test_memory_does_not_grow_with_the_rows(part: str, tmp_path: Path) -> None:
         root = prepared(tmp_path / str(count))
         write_jsonl(
             root / "rows.jsonl",
-            ({"question": f"row {n} {n * 7919 % 9973} {n * 104729 % 99991} ?", "answer": f"{n} " * 40} for n in range(count)),
+            (
+                {
+                    "question": f"row {n} {n * 7919 % 9973} {n * 104729 % 99991} ?",
+                    "answer": f"{n} " * 40,
+                }
+                for n in range(count)
+            ),
         )
         done = subprocess.run(
-            [sys.executable, "-c", program, str(root), ""], cwd=ROOT, capture_output=True, text=True, timeout=300, check=True
+            [sys.executable, "-c", program, str(root), ""],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
         )
         peaks.append(int(done.stdout.split()[-1]))
-    assert (peaks[1] - peaks[0]) / 80_000 * 1_000_000 < 700, f"MiB at {peaks}: a million rows would not fit into 1 GiB"
+    assert (peaks[1] - peaks[0]) / 80_000 * 1_000_000 < 700, (
+        f"MiB at {peaks}: a million rows would not fit into 1 GiB"
+    )

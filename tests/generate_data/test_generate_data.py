@@ -1,4 +1,6 @@
-"""Training rows are usable, new, clean and short enough; what was removed is counted, and too much of it fails the stage."""
+"""Training rows are usable, new, clean and short enough; what was removed is counted, and too much
+of it fails the stage.
+"""
 
 import json
 from pathlib import Path
@@ -13,7 +15,12 @@ from stages.generate_data import __main__ as stage
 from stages.generate_data import card, overlap
 from stages.generate_data.rows import quantiles
 
-SUMS = Source(kind="procedural", task="chain_sum", settings={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}, count=60)
+SUMS = Source(
+    kind="procedural",
+    task="chain_sum",
+    settings={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+    count=60,
+)
 HELD_OUT = [f"What is the secret number {number}?" for number in range(8)]
 
 
@@ -21,26 +28,45 @@ HELD_OUT = [f"What is the secret number {number}?" for number in range(8)]
 def root(tmp_path: Path) -> Path:
     """A repository with a benchmark of eight questions."""
     for split, part in (("val", HELD_OUT[:4]), ("test", HELD_OUT[4:])):
-        rows = ({"item_id": q, "benchmark": "secrets", "question": q, "answer": "gold", "category": ""} for q in part)
+        rows = (
+            {"item_id": q, "benchmark": "secrets", "question": q, "answer": "gold", "category": ""}
+            for q in part
+        )
         write_jsonl(tmp_path / "data" / "benchmark" / split / "secrets.jsonl", rows)
     return tmp_path
 
 
 def words_in(seen: list[Any]) -> list[int]:
-    return [len(one.split()) if isinstance(one, str) else sum(len(message["content"].split()) for message in one) for one in seen]
+    return [
+        (
+            len(one.split())
+            if isinstance(one, str)
+            else sum(len(message["content"].split()) for message in one)
+        )
+        for one in seen
+    ]
 
 
 def make(
-    root: Path, cutoff_len: int = 50, *, limits: dict[str, Any] | None = None, plain: bool = False, **sources: Source
+    root: Path,
+    cutoff_len: int = 50,
+    *,
+    limits: dict[str, Any] | None = None,
+    plain: bool = False,
+    **sources: Source,
 ) -> dict[str, Any]:
-    given = {"max_rows": 0, "ngram": 13, "max_contamination": 0.5, "max_bad_fraction": 0.2} | (limits or {})
+    given = {"max_rows": 0, "ngram": 13, "max_contamination": 0.5, "max_bad_fraction": 0.2} | (
+        limits or {}
+    )
     data = Data(name="d", seed=3, sources=sources, **given)
     return stage.make(data, cutoff_len, words_in, root, root, plain=plain).plain()
 
 
 def local(root: Path, lines: list[Any], name: str = "rows", **more: Any) -> Source:
     path = root / f"{name}.jsonl"
-    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    path.write_text(
+        "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    )
     return Source(kind="jsonl", path=str(path), **more)
 
 
@@ -53,13 +79,21 @@ def trained(root: Path) -> list[list[dict[str, str]]]:
 
 
 def test_a_benchmark_question_in_the_training_data_is_removed_and_counted(root: Path) -> None:
-    planted = [{"question": f"  {HELD_OUT[0].upper()}", "answer": "x"}, {"question": HELD_OUT[5], "answer": "y"}]
+    planted = [
+        {"question": f"  {HELD_OUT[0].upper()}", "answer": "x"},
+        {"question": HELD_OUT[5], "answer": "y"},
+    ]
     report = make(root, mine=local(root, rows(6) + planted))
     counts = report["sources"]["mine"]
-    assert {name: number for name, number in counts.items() if number} == {"read": 8, "contaminated": 2, "kept": 6}
+    assert {name: number for name, number in counts.items() if number} == {
+        "read": 8,
+        "contaminated": 2,
+        "kept": 6,
+    }
     assert report["contamination"]["hits"] == [
-        {"benchmark": "secrets", "split": split, "match": "exact", "rows": 1} for split in ("test", "val")
-    ]  # fmt: skip
+        {"benchmark": "secrets", "split": split, "match": "exact", "rows": 1}
+        for split in ("test", "val")
+    ]
     assert report["contamination"]["fraction"] == 0.25
     assert not [m for m in trained(root) if "secret" in m[0]["content"].lower()]
 
@@ -71,7 +105,10 @@ def test_no_report_holds_the_text_of_an_item(root: Path) -> None:
 
 
 def test_a_leak_fails_the_stage_and_cannot_hide_behind_a_large_clean_source(root: Path) -> None:
-    clean, leak = local(root, rows(200), "clean"), local(root, [{"question": q, "answer": "x"} for q in HELD_OUT], "leak")
+    clean, leak = (
+        local(root, rows(200), "clean"),
+        local(root, [{"question": q, "answer": "x"} for q in HELD_OUT], "leak"),
+    )
     with pytest.raises(PawlError, match="8 of 8 different rows of leak"):
         make(root, clean=clean, leak=leak)
     assert not (root / "data" / "train").exists()
@@ -96,7 +133,18 @@ def test_exact_duplicates_are_removed_across_sources(root: Path) -> None:
 
 
 def test_a_long_row_is_removed_never_cut(root: Path) -> None:
-    report = make(root, 10, mine=local(root, [*rows(4), {"question": "w " * 9, "answer": "x"}, {"question": "w " * 10, "answer": "x"}]))
+    report = make(
+        root,
+        10,
+        mine=local(
+            root,
+            [
+                *rows(4),
+                {"question": "w " * 9, "answer": "x"},
+                {"question": "w " * 10, "answer": "x"},
+            ],
+        ),
+    )
     assert report["sources"]["mine"]["too_long"] == 1
     assert report["tokens"]["max"] == 10
 
@@ -108,13 +156,23 @@ def test_a_procedural_source_is_drawn_until_enough_rows_are_left(root: Path) -> 
     assert len({m[0]["content"] for m in trained(root)}) == 60
 
 
-@pytest.mark.parametrize(("count", "message"), [(500, "gave 200 usable rows, 500 are wanted"), (0, "no end")])
-def test_a_procedural_source_that_cannot_give_enough_is_an_error(count: int, message: str, root: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "message"), [(500, "gave 200 usable rows, 500 are wanted"), (0, "no end")]
+)
+def test_a_procedural_source_that_cannot_give_enough_is_an_error(
+    count: int, message: str, root: Path
+) -> None:
     with pytest.raises(PawlError, match=message):
-        make(root, sums=Source(kind="procedural", task="chain_sum", settings=SUMS.settings, count=count))
+        make(
+            root,
+            sums=Source(kind="procedural", task="chain_sum", settings=SUMS.settings, count=count),
+        )
 
 
-@pytest.mark.parametrize("lines", [[], [{"question": HELD_OUT[0], "answer": "x"}], [{"question": "w " * 99, "answer": "x"}]])
+@pytest.mark.parametrize(
+    "lines",
+    [[], [{"question": HELD_OUT[0], "answer": "x"}], [{"question": "w " * 99, "answer": "x"}]],
+)
 def test_no_row_left_is_an_error(lines: list[Any], root: Path) -> None:
     with pytest.raises(PawlError):
         make(root, limits={"max_contamination": 1.0}, mine=local(root, lines))
@@ -124,9 +182,21 @@ def test_two_runs_write_the_same_bytes(root: Path) -> None:
     source, seen = local(root, rows(40), count=30), []
     for _ in range(2):
         make(root, limits={"max_rows": 50}, mine=source, sums=SUMS)
-        seen.append({path.name: path.read_bytes() for folder in ("data/train", "reports") for path in (root / folder).iterdir()})
+        seen.append(
+            {
+                path.name: path.read_bytes()
+                for folder in ("data/train", "reports")
+                for path in (root / folder).iterdir()
+            }
+        )
     assert seen[0] == seen[1]
-    assert sorted(seen[0]) == ["data_card.md", "dataset_info.json", "generate_data.json", "rejected.jsonl", "train.jsonl"]
+    assert sorted(seen[0]) == [
+        "data_card.md",
+        "dataset_info.json",
+        "generate_data.json",
+        "rejected.jsonl",
+        "train.jsonl",
+    ]
 
 
 def test_counts_add_up_and_max_rows_samples_both_sources(root: Path) -> None:
@@ -148,7 +218,10 @@ def test_the_train_part_never_meets_the_benchmark_parts_of_the_same_file(root: P
 
 
 def test_a_conversation_keeps_its_turns(root: Path) -> None:
-    turns = [{"role": r, "content": f"{r} {i}"} for i, r in enumerate(("system", "user", "assistant", "user", "assistant"))]
+    turns = [
+        {"role": r, "content": f"{r} {i}"}
+        for i, r in enumerate(("system", "user", "assistant", "user", "assistant"))
+    ]
     make(root, mine=local(root, [{"messages": turns}]))
     assert trained(root) == [turns]
 
@@ -158,10 +231,15 @@ def test_llamafactory_is_told_every_column_and_tag(root: Path) -> None:
     info = read_json(root / "data" / "train" / "dataset_info.json")["train"]
     assert (root / "data" / "train" / info["file_name"]).is_file()
     assert info["formatting"] == "sharegpt"
-    assert set(info["tags"]) == {f"{name}_tag" for name in ("role", "content", "user", "assistant", "system", "observation", "function")}
+    assert set(info["tags"]) == {
+        f"{name}_tag"
+        for name in ("role", "content", "user", "assistant", "system", "observation", "function")
+    }
 
 
-def test_a_blind_decontamination_fails_the_stage(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blind_decontamination_fails_the_stage(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(overlap.Index, "find", lambda *_: [])
     with pytest.raises(PawlError, match="misses a planted item"):
         make(root, mine=local(root, rows(3)))
@@ -202,4 +280,6 @@ def test_a_row_that_cannot_be_used_and_holds_an_item_is_told_as_a_hit(root: Path
     other = {"query": f"{HELD_OUT[0]} Now.", "reply": "y"}
     report = make(root, limits={"max_bad_fraction": 0.9}, mine=local(root, [*rows(6), other]))
     assert report["sources"]["mine"]["bad"] == 1 and report["rows"] == 6
-    assert [(hit["benchmark"], hit["rows"]) for hit in report["contamination"]["hits"]] == [("secrets", 1)]
+    assert [(hit["benchmark"], hit["rows"]) for hit in report["contamination"]["hits"]] == [
+        ("secrets", 1)
+    ]

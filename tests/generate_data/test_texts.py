@@ -1,4 +1,6 @@
-"""Continued pre-training gets plain text from rows and documents: filtered, searched for the benchmark, and trained on by LLaMA-Factory."""
+"""Continued pre-training gets plain text from rows and documents: filtered, searched for the
+benchmark, and trained on by LLaMA-Factory.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -24,15 +26,25 @@ def texts(root: Path) -> list[str]:
 def folder(root: Path, **documents: str | bytes) -> Source:
     (root / "texts").mkdir()
     for name, text in documents.items():
-        (root / "texts" / name.replace("_", ".")).write_bytes(text.encode() if isinstance(text, str) else text)
+        (root / "texts" / name.replace("_", ".")).write_bytes(
+            text.encode() if isinstance(text, str) else text
+        )
     return Source(kind="documents", path=str(root / "texts"))
 
 
 def test_rows_with_a_text_become_plain_text(root: Path) -> None:
-    report = make(root, plain=True, mine=local(root, [{"text": "one", "instruction": "i", "output": "o"}, {"text": "two\n  lines\n"}]))
+    report = make(
+        root,
+        plain=True,
+        mine=local(
+            root, [{"text": "one", "instruction": "i", "output": "o"}, {"text": "two\n  lines\n"}]
+        ),
+    )
     assert report["kind"] == "pt"
     assert sorted(texts(root)) == ["one", "two\n  lines\n"]
-    assert read_json(root / "data/train/dataset_info.json") == {"train": {"file_name": "train.jsonl", "columns": {"prompt": "text"}}}
+    assert read_json(root / "data/train/dataset_info.json") == {
+        "train": {"file_name": "train.jsonl", "columns": {"prompt": "text"}}
+    }
 
 
 def test_a_column_of_another_name_can_hold_the_text(root: Path) -> None:
@@ -40,39 +52,93 @@ def test_a_column_of_another_name_can_hold_the_text(root: Path) -> None:
     assert texts(root) == ["one"]
 
 
-@pytest.mark.parametrize("row", [{"question": "q", "answer": "a"}, {"text": ""}, {"text": None}, {"text": ["a"]}, {"text": "a\0"}, ["a"]])
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "q", "answer": "a"},
+        {"text": ""},
+        {"text": None},
+        {"text": ["a"]},
+        {"text": "a\0"},
+        ["a"],
+    ],
+)
 def test_a_row_without_a_text_is_a_bad_row(row: Any, root: Path) -> None:
-    report = make(root, plain=True, limits={"max_bad_fraction": 0.5}, mine=local(root, [row, {"text": "fine"}]))
+    report = make(
+        root,
+        plain=True,
+        limits={"max_bad_fraction": 0.5},
+        mine=local(root, [row, {"text": "fine"}]),
+    )
     assert report["sources"]["mine"]["bad"] == 1
     assert texts(root) == ["fine"]
 
 
 def test_texts_pass_the_same_filters(root: Path) -> None:
-    lines = [PROSE, PROSE, PROSE.replace("seven", "eight"), "Dies ist ein deutscher Satz, der hier gar nichts zu suchen hat.", HELD_OUT[0],
-             f"Once upon a time. {HELD_OUT[5]} Nobody knew."]  # fmt: skip
-    filters = ["empty", "refusal", "format", "language", "duplicates", "near_duplicates", "decontamination", "too_long"]
+    lines = [
+        PROSE,
+        PROSE,
+        PROSE.replace("seven", "eight"),
+        "Dies ist ein deutscher Satz, der hier gar nichts zu suchen hat.",
+        HELD_OUT[0],
+        f"Once upon a time. {HELD_OUT[5]} Nobody knew.",
+    ]
+    filters = [
+        "empty",
+        "refusal",
+        "format",
+        "language",
+        "duplicates",
+        "near_duplicates",
+        "decontamination",
+        "too_long",
+    ]
     limits = {"filters": filters, "languages": ["en"], "near_duplicates": 0.7}
-    report = make(root, plain=True, limits=limits | {"max_contamination": 1.0}, mine=local(root, [{"text": line} for line in lines]))
+    report = make(
+        root,
+        plain=True,
+        limits=limits | {"max_contamination": 1.0},
+        mine=local(root, [{"text": line} for line in lines]),
+    )
     counts = {name: number for name, number in report["sources"]["mine"].items() if number}
-    assert counts == {"read": 6, "duplicates": 1, "near_duplicates": 1, "language": 1, "contaminated": 2, "kept": 1}
+    assert counts == {
+        "read": 6,
+        "duplicates": 1,
+        "near_duplicates": 1,
+        "language": 1,
+        "contaminated": 2,
+        "kept": 1,
+    }
     assert {hit["match"] for hit in report["contamination"]["hits"]} == {"exact", "short"}
     assert texts(root) == [PROSE]
 
 
-def test_a_text_longer_than_the_cutoff_stays_since_the_trainer_makes_windows_of_it(root: Path) -> None:
+def test_a_text_longer_than_the_cutoff_stays_since_the_trainer_makes_windows_of_it(
+    root: Path,
+) -> None:
     report = make(root, 10, plain=True, mine=local(root, [{"text": "word " * 99}]))
     assert report["tokens"]["max"] == 99 and report["rows"] == 1
 
 
 def test_held_out_texts_are_others_than_those_trained_on(root: Path) -> None:
-    make(root, plain=True, limits={"eval_fraction": 0.25}, mine=local(root, [{"text": f"text {n % 30}"} for n in range(40)]))
+    make(
+        root,
+        plain=True,
+        limits={"eval_fraction": 0.25},
+        mine=local(root, [{"text": f"text {n % 30}"} for n in range(40)]),
+    )
     held = {row["text"] for row in read_jsonl(root / "data/train/eval.jsonl")}
     assert held and not held & set(texts(root))
 
 
 def test_documents_are_trained_on_as_they_stand(root: Path) -> None:
     code = "# Title\n\n\n    indented\n\ttab  two blanks\n"
-    make(root, plain=True, limits={"max_bad_fraction": 0.0}, mine=folder(root, a_md=b"\xef\xbb\xbf" + code.encode(), b_txt="x\r\ny"))
+    make(
+        root,
+        plain=True,
+        limits={"max_bad_fraction": 0.0},
+        mine=folder(root, a_md=b"\xef\xbb\xbf" + code.encode(), b_txt="x\r\ny"),
+    )
     assert sorted(texts(root)) == [code, "x\ny"]
 
 
@@ -84,7 +150,9 @@ def test_a_benchmark_item_in_a_book_costs_its_piece_alone(root: Path) -> None:
     assert not any("secret" in text for text in texts(root))
 
 
-@pytest.mark.parametrize(("gap", "most"), [("\n\n", PIECE), ("\r\n \t\n", PIECE), ("\n", 2 * PIECE)])
+@pytest.mark.parametrize(
+    ("gap", "most"), [("\n\n", PIECE), ("\r\n \t\n", PIECE), ("\n", 2 * PIECE)]
+)
 def test_a_text_is_divided_where_it_has_a_gap_and_loses_nothing(gap: str, most: int) -> None:
     text = gap.join(f"{n} " * n for n in range(300))
     found = pieces(text)
@@ -94,7 +162,14 @@ def test_a_text_is_divided_where_it_has_a_gap_and_loses_nothing(gap: str, most: 
 
 
 def test_documents_that_are_no_text_are_bad_rows(root: Path) -> None:
-    source = folder(root, a_txt=b"caf\xe9", b_txt="", c_txt="fine\0", d_txt="\ufeffx".encode("utf-16"), e_txt="good")
+    source = folder(
+        root,
+        a_txt=b"caf\xe9",
+        b_txt="",
+        c_txt="fine\0",
+        d_txt="\ufeffx".encode("utf-16"),
+        e_txt="good",
+    )
     (root / "texts/dir.md").mkdir()
     (root / "texts/gone.md").symlink_to("nowhere")
     report = make(root, plain=True, limits={"max_bad_fraction": 0.9}, mine=source)
@@ -102,7 +177,14 @@ def test_documents_that_are_no_text_are_bad_rows(root: Path) -> None:
     assert texts(root) == ["good"]
 
 
-@pytest.mark.parametrize("source", [SUMS, Source(kind="file", path="x", recipe="rewrite"), Source(kind="file", path="x", format="alpaca")])
+@pytest.mark.parametrize(
+    "source",
+    [
+        SUMS,
+        Source(kind="file", path="x", recipe="rewrite"),
+        Source(kind="file", path="x", format="alpaca"),
+    ],
+)
 def test_what_makes_answers_is_refused_for_pretraining(source: Source, root: Path) -> None:
     with pytest.raises(PawlError, match="learns from plain text"):
         make(root, plain=True, mine=source)
@@ -125,12 +207,25 @@ def test_what_the_stage_writes_for_pretraining_passes_preflight_and_trains(root:
     write_jsonl(root / "texts.jsonl", ({"text": f"Text {n}: {PROSE[n:]}. " * 4} for n in range(64)))
     source = Source(kind="file", path=str(root / "texts.jsonl"))
     data = Data(
-        name="d", seed=3, sources={"mine": source}, max_rows=0, ngram=13, max_contamination=0.5, max_bad_fraction=0.0, eval_fraction=0.1
+        name="d",
+        seed=3,
+        sources={"mine": source},
+        max_rows=0,
+        ngram=13,
+        max_contamination=0.5,
+        max_bad_fraction=0.0,
+        eval_fraction=0.1,
     )
     report = stage.make(data, 64, counter(root / "base", plain=True), root, root, plain=True)
     assert report.kind == "pt"
     assert report.tokens.max > 64
-    found = params(root, "train=pt", "train.max_steps=2", "train.cutoff_len=64", "train.per_device_train_batch_size=2")
+    found = params(
+        root,
+        "train=pt",
+        "train.max_steps=2",
+        "train.cutoff_len=64",
+        "train.per_device_train_batch_size=2",
+    )
     asked = ask(root, found, root / "out", data="data/train")
     assert preflight.check(found.train, found.launcher, **asked)["memory"]["tokens"] == 64
     done = work(root, [{"name": "pt", "config": asked["config"]}])

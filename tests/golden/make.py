@@ -35,29 +35,59 @@ from tests.golden import HERE
 from tests.synthetic import make_rows, write_run, write_side
 
 SUMS = Source(
-    kind="procedural", task="chain_sum", settings={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}, licence="L", count=20
+    kind="procedural",
+    task="chain_sum",
+    settings={"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+    licence="L",
+    count=20,
 )
 
 
 def evaluation(root: Path) -> None:
-    """Repeats, thoughts, replies without text, of another model, without counted tokens; a sampling option that was refused."""
+    """Repeats, thoughts, replies without text, of another model, without counted tokens; a sampling
+    option that was refused.
+    """
     params: Any = SimpleNamespace(
-        evaluate=SimpleNamespace(think_open="<t>", think_close="</t>", think_begun=False), engine=Engine(name="x", kind="external"),
+        evaluate=SimpleNamespace(think_open="<t>", think_close="</t>", think_begun=False),
+        engine=Engine(name="x", kind="external"),
         benchmark=SimpleNamespace(evaluator="x.Exact", postprocessor="strip"),
-    )  # fmt: skip
-    odd = Reply("", 5, 3, "tool_calls", missing=True, estimated=True, model="somebody-else", not_sent=("top_k",))
+    )
+    odd = Reply(
+        "",
+        5,
+        3,
+        "tool_calls",
+        missing=True,
+        estimated=True,
+        model="somebody-else",
+        not_sent=("top_k",),
+    )
     golds = {"sums": ["4", "7", "9"], "words": ["5", "8", "8"]}
     for split in ("val", "test"):
         tasks = [replace(make_task(each), name=name, split=split) for name, each in golds.items()]
-        right = [Reply("<t>hm</t> 4", 5, 3, "stop"), Reply("7", 5, 3, "stop"), Reply("8", 5, 32, "length")]
+        right = [
+            Reply("<t>hm</t> 4", 5, 3, "stop"),
+            Reply("7", 5, 3, "stop"),
+            Reply("8", 5, 32, "length"),
+        ]
         replies = [[right, [odd, *right[1:]]], [right[::-1], right]]
-        found = results.Answered(replies, [scorer(AccwithDetailsEvaluator(), str.strip)] * 2, {"engine": "external", "device": None})
+        found = results.Answered(
+            replies,
+            [scorer(AccwithDetailsEvaluator(), str.strip)] * 2,
+            {"engine": "external", "device": None},
+        )
         rows, summary = results.split(split, tasks, found, params)
-        sums = summary.benchmarks["sums"].model_copy(update={"opencompass": 0.5, "overruled": 1, "folded": 2})
+        sums = summary.benchmarks["sums"].model_copy(
+            update={"opencompass": 0.5, "overruled": 1, "folded": 2}
+        )
         about = {
-            "model": "Fake, fine-tuned", "settings": {"seed": 0}, "opencompass": "0.5.4", "runtime_s": 1.5,
-            "engine_judge": Oddities(answered_as={"another-judge": 3}), "benchmarks": summary.benchmarks | {"sums": sums},
-        }  # fmt: skip
+            "model": "Fake, fine-tuned",
+            "settings": {"seed": 0},
+            "opencompass": "0.5.4",
+            "runtime_s": 1.5,
+            "engine_judge": Oddities(answered_as={"another-judge": 3}),
+            "benchmarks": summary.benchmarks | {"sums": sums},
+        }
         evaluate.write(root, rows, summary.model_copy(update=about))
 
 
@@ -68,16 +98,28 @@ def benchmark(root: Path) -> None:
     mine = Source(kind="jsonl", path=str(root / "rows.jsonl"), licence="M")
     tasks = {"sums": replace(SUMS, count=0), "mine": mine}
     exact = "opencompass.openicl.icl_evaluator.icl_hf_evaluator.AccwithDetailsEvaluator"
-    make_benchmark(Benchmark(name="b", seed=5, tasks=tasks, val_items=3, test_items=3, evaluator=exact), root)
+    make_benchmark(
+        Benchmark(name="b", seed=5, tasks=tasks, val_items=3, test_items=3, evaluator=exact), root
+    )
     shutil.copyfile(root / "reports/build_benchmark.json", root / "build_benchmark.json")
 
 
 def data(root: Path) -> None:
     """A teacher, bad rows, and remarks on them."""
     for split in ("val", "test"):
-        items = [{"item_id": split, "benchmark": "secrets", "question": f"What is {split}?", "answer": "gold", "category": ""}]
+        items = [
+            {
+                "item_id": split,
+                "benchmark": "secrets",
+                "question": f"What is {split}?",
+                "answer": "gold",
+                "category": "",
+            }
+        ]
         write_jsonl(root / f"data/benchmark/{split}/secrets.jsonl", items)
-    lines = [{"question": f"question {number}", "answer": f"answer {number}"} for number in range(10)]
+    lines = [
+        {"question": f"question {number}", "answer": f"answer {number}"} for number in range(10)
+    ]
     lines += [{"question": "", "answer": "none"}, {"question": "What is val?", "answer": "gold"}]
     write_jsonl(root / "rows.jsonl", lines)
     write_jsonl(root / "asked.jsonl", [{"question": f"seed {number}"} for number in range(4)])
@@ -91,7 +133,15 @@ def data(root: Path) -> None:
 
     with FakeServer(fault=lambda number, body: "other_model") as server:
         llm = LLM(base_url=server.url, model="fake", concurrency=1, price_in=1.0, price_out=2.0)
-        given = Data(name="d", seed=3, sources=sources, max_rows=0, ngram=13, max_contamination=0.5, max_bad_fraction=0.3)
+        given = Data(
+            name="d",
+            seed=3,
+            sources=sources,
+            max_rows=0,
+            ngram=13,
+            max_contamination=0.5,
+            max_bad_fraction=0.3,
+        )
         given.teacher.strong = given.teacher.cheap = llm
         generate_data.make(given, 50, count, root, root)
     text = (root / "reports/generate_data.json").read_text(encoding="utf-8")
@@ -99,22 +149,41 @@ def data(root: Path) -> None:
 
 
 def training(root: Path) -> None:
-    """A run on GPUs that was taken up from a checkpoint, with warnings, held-out losses and norms."""
+    """A run on GPUs that was taken up from a checkpoint, with warnings, held-out losses and
+    norms.
+    """
     told = {
-        "tokens": 900, "seconds": 3.0, "total_parameters": 1000, "trainable_parameters": 10, "processes": 2, "resumed_from_step": 4,
-        "gpu": "NVIDIA H100 80GB HBM3", "peak_gpu_memory_gib": 1.234,
-    }  # fmt: skip
+        "tokens": 900,
+        "seconds": 3.0,
+        "total_parameters": 1000,
+        "trainable_parameters": 10,
+        "processes": 2,
+        "resumed_from_step": 4,
+        "gpu": "NVIDIA H100 80GB HBM3",
+        "peak_gpu_memory_gib": 1.234,
+    }
     preflight = {"rows": 7, "warnings": ["long rows"], "memory": {"estimate_gib": {"total": 1.234}}}
-    history = [{"step": 1, "loss": 2.0, "grad_norm": 1.0}, {"step": 2, "loss": 1.0, "grad_norm": 0.5}, {"step": 2, "eval_loss": 1.5}]
+    history = [
+        {"step": 1, "loss": 2.0, "grad_norm": 1.0},
+        {"step": 2, "loss": 1.0, "grad_norm": 0.5},
+        {"step": 2, "eval_loss": 1.5},
+    ]
     state = {"num_input_tokens_seen": 1000, "log_history": history, "global_step": 2, "epoch": 1.0}
     with mock.patch.object(result.log, "warnings", lambda log: []):
         result.report(Run(12.34, 2.5, told, preflight), state, "a" * 64).write(root / "train.json")
 
 
 def verdicts(root: Path) -> None:
-    """Inconclusive against an experiment; vetoed by a language model; one that failed; one with a primary benchmark, measured by score."""
+    """Inconclusive against an experiment; vetoed by a language model; one that failed; one with a
+    primary benchmark, measured by score.
+    """
     said = json.dumps({"Code Summary": "LoRA.", "Reason": "It is not sound.", "Decision": "no"})
-    for name, side in (("inconclusive", {"base": 0.5, "tuned": 0.55}), ("vetoed", {}), ("failed", {}), ("primary", {})):
+    for name, side in (
+        ("inconclusive", {"base": 0.5, "tuned": 0.55}),
+        ("vetoed", {}),
+        ("failed", {}),
+        ("primary", {}),
+    ):
         run = write_run(root / name, n=30, **side)
         incumbent, judge = "reports/baseline", Judge("rules", "rules", 0.05, 0.01, 0.2)
         if name == "inconclusive":
@@ -125,23 +194,46 @@ def verdicts(root: Path) -> None:
             judge = replace(judge, primary="chain_sum", metric="score")
         about = Experiment(name, "It helps.", "", incumbent)
         fault = "401" if name == "failed" else ""
-        with FakeServer(answer=lambda body: said, fault=lambda number, body, fault=fault: fault) as server:  # type: ignore[misc]
+        with FakeServer(
+            answer=lambda body: said, fault=lambda number, body, fault=fault: fault
+        ) as server:  # type: ignore[misc]
             if name in ("vetoed", "failed"):
-                llm = LLM(base_url=server.url, model="fake", timeout_s=2.0, retries=0, price_in=1.0, price_out=1.0)
+                llm = LLM(
+                    base_url=server.url,
+                    model="fake",
+                    timeout_s=2.0,
+                    retries=0,
+                    price_in=1.0,
+                    price_out=1.0,
+                )
                 judge = replace(judge, kind="llm", llm=llm)
             judge_reports(run, judge, about, settings={"train": {"learning_rate": 0.002}})
         text = (run / "reports/judge.json").read_text(encoding="utf-8").replace(server.url, "URL")
         write_text(root / f"judge_{name}.json", text)
-        write_text(root / f"judge_{name}.md", (run / "reports/judge.md").read_text(encoding="utf-8").replace(server.url, "URL"))
+        write_text(
+            root / f"judge_{name}.md",
+            (run / "reports/judge.md").read_text(encoding="utf-8").replace(server.url, "URL"),
+        )
         shutil.copyfile(run / "experiments/looks.jsonl", root / f"looks_{name}.jsonl")
 
 
 def failures(root: Path) -> None:
-    details = {"exit_code": -9, "signal": 9, "tail": "the end", "traceback": "ValueError: y", "peak_memory_gib": 3.14159, "timed_out": True}
-    clock = mock.Mock(now=lambda zone: SimpleNamespace(isoformat=lambda timespec: "2026-11-29T16:29:24.000+00:00"))
+    details = {
+        "exit_code": -9,
+        "signal": 9,
+        "tail": "the end",
+        "traceback": "ValueError: y",
+        "peak_memory_gib": 3.14159,
+        "timed_out": True,
+    }
+    clock = mock.Mock(
+        now=lambda zone: SimpleNamespace(isoformat=lambda timespec: "2026-11-29T16:29:24.000+00:00")
+    )
     with mock.patch.object(failure, "ROOT", root), mock.patch.object(failure, "datetime", clock):
         for stage, more in (("train", details), ("judge", {})):
-            failure.record(stage, **failure._fields(PawlError("no", where="here", fix="do this", details=more)))
+            failure.record(
+                stage, **failure._fields(PawlError("no", where="here", fix="do this", details=more))
+            )
             shutil.copyfile(root / f".pawl/failure/{stage}.json", root / f"failure_{stage}.json")
 
 
@@ -149,19 +241,38 @@ def records(root: Path) -> None:
     """An experiment that is planned, one that crashed, one that was kept."""
     reports, when = root / "kept", "2026-11-29T16:29:24Z"
     write_run(reports, n=30)
-    judge_reports(reports, Judge("rules", "rules", 0.05, 0.01, 0.2), Experiment("one", "It helps.", "", "reports/baseline"))
+    judge_reports(
+        reports,
+        Judge("rules", "rules", 0.05, 0.01, 0.2),
+        Experiment("one", "It helps.", "", "reports/baseline"),
+    )
     (reports / "dvc.lock").write_text("")
     plan = Record(
-        number=1, slug="one", status="PLANNED", hypothesis="h", changes=[{"key": "train.lora_rank", "before": 8, "after": 16}],
-        overrides=["train.lora_rank=16"], gate={"metric": "accuracy", "at_least": 0.5}, policy="optuna", run="r", trial=1, planned_at=when,
-        incumbent="reports/baseline", commit="c" * 40, cost={"llm": 0.5, "gpu_hours": 0.0}, model="m", fingerprint="f" * 64,
-    )  # fmt: skip
+        number=1,
+        slug="one",
+        status="PLANNED",
+        hypothesis="h",
+        changes=[{"key": "train.lora_rank", "before": 8, "after": 16}],
+        overrides=["train.lora_rank=16"],
+        gate={"metric": "accuracy", "at_least": 0.5},
+        policy="optuna",
+        run="r",
+        trial=1,
+        planned_at=when,
+        incumbent="reports/baseline",
+        commit="c" * 40,
+        cost={"llm": 0.5, "gpu_hours": 0.0},
+        model="m",
+        fingerprint="f" * 64,
+    )
     places = {name: reports / path.relative_to(ROOT) for name, path in experiment.COPIED.items()}
     with (
-        mock.patch.object(experiment, "EXPERIMENTS", root / "experiments"), mock.patch.object(experiment, "ROOT", reports),
-        mock.patch.object(experiment, "REPORTS", reports / "reports"), mock.patch.dict(experiment.COPIED, places),
+        mock.patch.object(experiment, "EXPERIMENTS", root / "experiments"),
+        mock.patch.object(experiment, "ROOT", reports),
+        mock.patch.object(experiment, "REPORTS", reports / "reports"),
+        mock.patch.dict(experiment.COPIED, places),
         mock.patch.object(experiment, "now", lambda: when),
-    ):  # fmt: skip
+    ):
         experiment.write_record(plan)
         shutil.copyfile(root / "experiments/0001-one/record.json", root / "record_planned.json")
         experiment.finish(plan, experiment.read_verdict("one", "reports/baseline"), 12.34)

@@ -1,12 +1,15 @@
-"""What this machine's GPUs are shown to do: a table to paste into an issue. `make gpu-check` runs it.
+"""What this machine's GPUs are shown to do: a table to paste into an issue. `make gpu-check` runs
+it.
 
-python -m tests.gpu_check                every check, in under 10 minutes on one GPU; exit 1 if one fails
+python -m tests.gpu_check                every check, in under 10 minutes on one GPU; exit 1 if one
+fails
 python -m tests.gpu_check --ready        whether there is a GPU to check; exit 1 and one line if not
-python -m tests.gpu_check --rehearse     the same commands on the CPU with a tiny random model: tests the checks, proves no GPU
+python -m tests.gpu_check --rehearse     the same commands on the CPU with a tiny random model:
+tests the checks, proves no GPU
 python -m tests.gpu_check --only noise   the checks whose name has this in it
 
-A check that fails does not end the others. If all pass, .pawl/gpu-check.json says so, and Pawl stops saying that it was not yet
-run on this GPU.
+A check that fails does not end the others. If all pass, .pawl/gpu-check.json says so, and Pawl
+stops saying that it was not yet run on this GPU.
 """
 
 from __future__ import annotations
@@ -78,12 +81,17 @@ def table(checks: Mapping[str, Check], place: Place) -> list[Done]:
 
 
 def title(place: Place) -> str:
-    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    head = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
     built = f"torch {version('torch')}, {doctor.serving() or 'no vLLM'}"
     if place.rehearsal:
         return f"REHEARSAL on the CPU, which proves no GPU: Pawl {head or 'without Git'}, {built}"
     kinds = ", ".join(sorted({card.name for card in place.cards}))
-    return f"Pawl {head or 'without Git'} on {len(place.cards)} x {kinds}, driver {place.cards[0].driver}, {built}"
+    return (
+        f"Pawl {head or 'without Git'} on {len(place.cards)} x {kinds}, driver"
+        f" {place.cards[0].driver}, {built}"
+    )
 
 
 def prepared(rehearsal: bool) -> Place:
@@ -98,11 +106,19 @@ def prepared(rehearsal: bool) -> Place:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.gpu_check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.gpu_check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--ready", action="store_true", help="only say whether there is a GPU to check")
+    parser.add_argument(
+        "--ready", action="store_true", help="only say whether there is a GPU to check"
+    )
     parser.add_argument("--rehearse", action="store_true", help="run the checks on the CPU")
-    parser.add_argument("--only", action="append", help="a part of the names of the checks to make; may be given several times")
+    parser.add_argument(
+        "--only",
+        action="append",
+        help="a part of the names of the checks to make; may be given several times",
+    )
     args = parser.parse_args()
     if not args.rehearse and (reason := no_gpu()):
         print(f"gpu-check: error: {reason}", file=sys.stderr)
@@ -116,16 +132,23 @@ def main() -> int:
     begun = time.monotonic()
     place = prepared(args.rehearse)
     print(f"{title(place)}\n", flush=True)
-    return finish(table(chosen, place), place, time.monotonic() - begun, whole=len(chosen) == len(CHECKS))
+    return finish(
+        table(chosen, place), place, time.monotonic() - begun, whole=len(chosen) == len(CHECKS)
+    )
 
 
 def finish(found: list[Done], place: Place, seconds: float, *, whole: bool) -> int:
     """The last lines, the proof, and the exit code."""
-    counts = {result: sum(done.result == result for done in found) for result in (OK, FAILED, NOT_RUN)}
+    counts = {
+        result: sum(done.result == result for done in found) for result in (OK, FAILED, NOT_RUN)
+    }
     shown = ", ".join(f"{count} {result}" for result, count in counts.items() if count)
     print(f"\n{shown}, in {seconds / 60:.1f} minutes")
     if counts[FAILED]:
-        print(f"what the commands said: {place.folder.parent / 'commands.log'}; the results: {place.folder}")
+        print(
+            f"what the commands said: {place.folder.parent / 'commands.log'}; the results:"
+            f" {place.folder}"
+        )
         return 1
     if whole and not place.rehearsal:
         gpus.prove()

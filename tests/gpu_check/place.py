@@ -28,12 +28,23 @@ _LIMIT_S = 300.0
 _SHOWN = 300
 
 _COMMON = ["data.max_rows=64", "benchmark.test_items=4", "train.logging_steps=1"]
-_ON_GPU = [*_COMMON, "engine=vllm", "benchmark.val_items=50", "train.max_steps=8", "train.cutoff_len=1024"]
+_ON_GPU = [
+    *_COMMON,
+    "engine=vllm",
+    "benchmark.val_items=50",
+    "train.max_steps=8",
+    "train.cutoff_len=1024",
+]
 # the same on a CPU, in seconds: what is measured there says nothing about a GPU
 _REHEARSAL = [
-    *_COMMON, "experiment=smoke", "train.device=cpu", "benchmark.val_items=8", "train.max_steps=4", "train.cutoff_len=512",
+    *_COMMON,
+    "experiment=smoke",
+    "train.device=cpu",
+    "benchmark.val_items=8",
+    "train.max_steps=4",
+    "train.cutoff_len=512",
     "train.learning_rate=0.05",
-]  # fmt: skip
+]
 
 
 class NotRun(Exception):
@@ -63,7 +74,12 @@ class Place:
         self.run(PYTHON, "-m", "stages.common.config", *settings, *overrides)
 
     def run(
-        self, *argv: str, ok: bool = True, all_gpus: bool = False, limit_s: float = _LIMIT_S, **env: str
+        self,
+        *argv: str,
+        ok: bool = True,
+        all_gpus: bool = False,
+        limit_s: float = _LIMIT_S,
+        **env: str,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end.
 
@@ -85,13 +101,23 @@ class Place:
         assert not ok or process.returncode == 0, f"{_name(argv)}: {said(err or out)}"
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
-    def start(self, *argv: str, all_gpus: bool = False, output: int = subprocess.PIPE, **env: str) -> subprocess.Popen[str]:
+    def start(
+        self, *argv: str, all_gpus: bool = False, output: int = subprocess.PIPE, **env: str
+    ) -> subprocess.Popen[str]:
         programs = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
-        shown = {} if all_gpus or self.rehearsal else {"CUDA_VISIBLE_DEVICES": str(self.cards[0].index)}
+        shown = (
+            {} if all_gpus or self.rehearsal else {"CUDA_VISIBLE_DEVICES": str(self.cards[0].index)}
+        )
         return subprocess.Popen(
-            argv, cwd=self.folder, text=True, start_new_session=True, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=output, env={**os.environ, "PATH": programs, **shown, **env},
-        )  # fmt: skip
+            argv,
+            cwd=self.folder,
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "PATH": programs, **shown, **env},
+        )
 
     def report(self, name: str) -> dict[str, Any]:
         return dict(json.loads((self.folder / "reports" / name).read_text(encoding="utf-8")))
@@ -100,7 +126,9 @@ class Place:
         return read_rows(self.folder / "reports" / name, Row)
 
     def base_and_long_rows(self) -> None:
-        """The base model, and rows of nearly train.cutoff_len tokens in place of those that DVC made."""
+        """The base model, and rows of nearly train.cutoff_len tokens in place of those that DVC
+        made.
+        """
         if not (self.folder / "models/base.json").is_file():
             self.compose()
             self.run("dvc", "repro", "-q", "fetch_model")
@@ -108,7 +136,9 @@ class Place:
         folder = self.folder / "data/train"
         made = ({"messages": _row(number, words)} for number in range(ROWS))
         write_jsonl(folder / "train.jsonl", made)
-        write_json(folder / "dataset_info.json", {"train": INFO["sft"] | {"file_name": "train.jsonl"}})
+        write_json(
+            folder / "dataset_info.json", {"train": INFO["sft"] | {"file_name": "train.jsonl"}}
+        )
 
 
 def _row(number: int, words: int) -> list[dict[str, str]]:

@@ -1,4 +1,6 @@
-"""Every report that the judge reads, broken in every place: a verdict or one clear error, never an acceptance of what is not so."""
+"""Every report that the judge reads, broken in every place: a verdict or one clear error, never an
+acceptance of what is not so.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,23 @@ from tests.broken import DOCUMENTS, variants
 from tests.judge.conftest import judge_run
 from tests.synthetic import write_run
 
-REPORTS = ("eval_val/val.json", "baseline/val.json", "build_benchmark.json", "generate_data.json", "train.json")
-DECIDING = ("fingerprint", "items_sha256", "rows_sha256", "split", "overall.n", "overall.accuracy", "contamination", "tasks")
+REPORTS = (
+    "eval_val/val.json",
+    "baseline/val.json",
+    "build_benchmark.json",
+    "generate_data.json",
+    "train.json",
+)
+DECIDING = (
+    "fingerprint",
+    "items_sha256",
+    "rows_sha256",
+    "split",
+    "overall.n",
+    "overall.accuracy",
+    "contamination",
+    "tasks",
+)
 
 
 def judged(root, what):
@@ -25,7 +42,10 @@ def judged(root, what):
         told = str(error)
         assert told.count("\n") <= 2 and len(told) < 2500 and (error.where or error.fix), what
         return None
-    json.loads((root / "reports/judge.json").read_text(), parse_constant=lambda name: pytest.fail(f"{what}: {name}"))
+    json.loads(
+        (root / "reports/judge.json").read_text(),
+        parse_constant=lambda name: pytest.fail(f"{what}: {name}"),
+    )
     return verdict
 
 
@@ -45,8 +65,15 @@ def test_one_broken_value_is_a_verdict_or_one_clear_error(tmp_path, name):
             held = whole
             for key in place.split("."):
                 held = held[key] if isinstance(held, dict) else None
-            harmless = place.partition(".")[2] in ("adapter_sha256", "base_sha256", "chat_template_sha256") or "hits" in place
-            harmless |= place.endswith((".test", "_low", "_high")) or value == repr(held) or "contamination.fraction: 0" in what
+            harmless = (
+                place.partition(".")[2] in ("adapter_sha256", "base_sha256", "chat_template_sha256")
+                or "hits" in place
+            )
+            harmless |= (
+                place.endswith((".test", "_low", "_high"))
+                or value == repr(held)
+                or "contamination.fraction: 0" in what
+            )
             assert harmless, f"{name}, {what}: accepted"
     assert seen["refused"] + seen["rejected"] > 5, seen
 
@@ -99,7 +126,11 @@ def test_broken_parameters_of_an_incumbent_are_one_clear_error_or_nothing(tmp_pa
     try:
         found = read_former(tmp_path, "experiments/0001-x")
     except PawlError as error:
-        assert error.where.endswith("params.yaml") and "Git" in error.fix and str(error).count("\n") <= 2
+        assert (
+            error.where.endswith("params.yaml")
+            and "Git" in error.fix
+            and str(error).count("\n") <= 2
+        )
     else:
         assert all(isinstance(name, str) for name in found)
     path.write_bytes(b"\xff\xfe\x00")

@@ -26,7 +26,12 @@ def compare(capsys, monkeypatch, *args):
 
 @pytest.fixture
 def files(tmp_path):
-    sides = {"good": make_rows(0.8, seed=1), "poor": make_rows(0.2, seed=2), "one": [make_row(1, True)], "other": [make_row(1, False)]}
+    sides = {
+        "good": make_rows(0.8, seed=1),
+        "poor": make_rows(0.2, seed=2),
+        "one": [make_row(1, True)],
+        "other": [make_row(1, False)],
+    }
     for name, rows in sides.items():
         write_rows(tmp_path / f"{name}.jsonl", rows)
     return tmp_path
@@ -34,24 +39,55 @@ def files(tmp_path):
 
 @pytest.mark.parametrize(
     ("candidate", "incumbent", "code"),
-    [("good", "poor", 0), ("poor", "good", 1), ("good", "good", 1), ("one", "other", 2), ("one", "one", 1)],
+    [
+        ("good", "poor", 0),
+        ("poor", "good", 1),
+        ("good", "good", 1),
+        ("one", "other", 2),
+        ("one", "one", 1),
+    ],
 )
 def test_exit_codes_and_one_json_document(files, capsys, monkeypatch, candidate, incumbent, code):
-    got, out, err = compare(capsys, monkeypatch, files / f"{candidate}.jsonl", files / f"{incumbent}.jsonl")
-    assert got == code and not err and json.loads(out)["outcome"] == ["accept", "reject", "inconclusive"][code]
+    got, out, err = compare(
+        capsys, monkeypatch, files / f"{candidate}.jsonl", files / f"{incumbent}.jsonl"
+    )
+    assert (
+        got == code
+        and not err
+        and json.loads(out)["outcome"] == ["accept", "reject", "inconclusive"][code]
+    )
 
 
 def test_thresholds_are_options(files, capsys, monkeypatch):
-    assert compare(capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--min-effect", "0.9")[0] == 1
-    assert compare(capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--alpha", "1e-300")[0] == 2
-    assert compare(capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--looks", str(10**12))[0] == 2
-    code, out, err = compare(capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--primary", "absent")
+    assert (
+        compare(
+            capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--min-effect", "0.9"
+        )[0]
+        == 1
+    )
+    assert (
+        compare(
+            capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--alpha", "1e-300"
+        )[0]
+        == 2
+    )
+    assert (
+        compare(
+            capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--looks", str(10**12)
+        )[0]
+        == 2
+    )
+    code, out, err = compare(
+        capsys, monkeypatch, files / "good.jsonl", files / "poor.jsonl", "--primary", "absent"
+    )
     assert code == 3 and "absent" in err and not out
 
 
 @pytest.mark.parametrize("changes", [{"fingerprint": "f"}, {"prediction": "\ud800"}])
 def test_an_extra_column_and_a_lone_surrogate_are_no_error(files, capsys, monkeypatch, changes):
-    (files / "wide.jsonl").write_text("\n".join(json.dumps({**row.plain(), **changes}) for row in make_rows(0.8, seed=1)))
+    (files / "wide.jsonl").write_text(
+        "\n".join(json.dumps({**row.plain(), **changes}) for row in make_rows(0.8, seed=1))
+    )
     assert compare(capsys, monkeypatch, files / "wide.jsonl", files / "poor.jsonl")[0] == 0
 
 
@@ -116,5 +152,12 @@ def test_a_bug_of_ours_does_not_look_like_a_verdict(files, capsys, monkeypatch):
 
 def test_it_needs_no_params_and_no_working_folder(files):
     command = [sys.executable, "-m", "stages.judge", "compare", "good.jsonl", "poor.jsonl"]
-    done = subprocess.run(command, cwd=files, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command,
+        cwd=files,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr

@@ -34,7 +34,11 @@ def test_a_held_out_loss_that_rises_again_is_overfitting():
     def overfitting(losses):
         return read_curve([Loss(k, "eval", loss) for k, loss in enumerate(losses)]).overfitting
 
-    assert overfitting([2.0, 1.0, 1.2]) and not overfitting([2.0, 1.0, 1.01]) and not overfitting([2.0])
+    assert (
+        overfitting([2.0, 1.0, 1.2])
+        and not overfitting([2.0, 1.0, 1.01])
+        and not overfitting([2.0])
+    )
     assert overfitting([2.0, 1.0, math.nan])
 
 
@@ -54,12 +58,40 @@ def test_the_noise_of_small_batches_is_no_high_rate(noise, n):
     told = []
     for seed in range(100):
         draw = random.Random(seed)
-        told.append(rate([(0.4 + 1.6 * math.exp(-6 * k / n)) * math.exp(draw.gauss(0, noise)) for k in range(n)]))
+        told.append(
+            rate(
+                [
+                    (0.4 + 1.6 * math.exp(-6 * k / n)) * math.exp(draw.gauss(0, noise))
+                    for k in range(n)
+                ]
+            )
+        )
     assert told.count("too high") <= 2, told.count("too high")
 
 
 def test_the_default_runs_own_curve_says_nothing_against_its_rate():
-    assert rate([2.31, 1.13, 0.80, 0.63, 0.57, 0.41, 0.33, 0.30, 0.28, 0.41, 0.25, 0.24, 0.31, 0.17, 0.35]) == ""
+    assert (
+        rate(
+            [
+                2.31,
+                1.13,
+                0.80,
+                0.63,
+                0.57,
+                0.41,
+                0.33,
+                0.30,
+                0.28,
+                0.41,
+                0.25,
+                0.24,
+                0.31,
+                0.17,
+                0.35,
+            ]
+        )
+        == ""
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.2])
@@ -70,5 +102,13 @@ def test_a_rate_that_is_too_high_is_still_called_so(noise):
         "swings": lambda k: 1 + 0.95 * (-1) ** k,
     }
     for name, curve in curves.items():
-        found = [rate([curve(k) * math.exp(random.Random(f"{seed} {k}").gauss(0, noise)) for k in range(40)]) for seed in range(20)]
+        found = [
+            rate(
+                [
+                    curve(k) * math.exp(random.Random(f"{seed} {k}").gauss(0, noise))
+                    for k in range(40)
+                ]
+            )
+            for seed in range(20)
+        ]
         assert found.count("too high") >= 19, (name, found)

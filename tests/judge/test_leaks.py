@@ -9,17 +9,31 @@ import pytest
 from stages.judge.leaks import Guard, sentences
 
 ITEMS = [
-    {"question": "A farmer has 17 sheep and sells all but nine of them at the market. How many remain?", "answer": "9"},
+    {
+        "question": (
+            "A farmer has 17 sheep and sells all but nine of them at the market. How many remain?"
+        ),
+        "answer": "9",
+    },
     {"question": "State the final answer to the following problem: 94 + 95 =", "answer": "189"},
     {"question": "Which river flows through Paris?", "answer": "the Seine river of France"},
-    *({"question": f"State the final answer to the following problem: {k} + {k + 1} =", "answer": str(2 * k + 1)} for k in range(40, 60)),
+    *(
+        {
+            "question": f"State the final answer to the following problem: {k} + {k + 1} =",
+            "answer": str(2 * k + 1),
+        }
+        for k in range(40, 60)
+    ),
 ]
 SHOWN = [
     {"question": ITEMS[1]["question"], "expected": "189", "output": "Quokka"},
     {"question": ITEMS[0]["question"], "expected": "9", "output": "yes"},
 ]
 REPLIES = ["I would say that the capital is certainly Lyon by the sea", "189", "Quokka"]
-PUBLIC = "accuracy went from 0.0 % to 53.0 %, 200 items, learning rate 0.001, 30 of 60 losses, chain_sum, yes"
+PUBLIC = (
+    "accuracy went from 0.0 % to 53.0 %, 200 items, learning rate 0.001, 30 of 60 losses,"
+    " chain_sum, yes"
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +44,8 @@ def guard():
 @pytest.mark.parametrize(
     "sentence",
     [
-        "It fails where a FARMER has 17 sheep, and sells them.",  # five words of a question, other case and signs
+        # five words of a question, other case and signs
+        "It fails where a FARMER has 17 sheep, and sells them.",
         "The model fails on 94 + 95.",  # numbers that follow each other
         "It never finds 189.",  # an answer
         "It tends to say “quokka” instead.",  # a reply
@@ -42,7 +57,10 @@ def guard():
     ],
 )
 def test_content_of_items_is_found(guard, sentence):
-    assert guard.leaks(sentence) and guard.cut(f"It is better. {sentence} Train longer.") == "It is better. Train longer."
+    assert (
+        guard.leaks(sentence)
+        and guard.cut(f"It is better. {sentence} Train longer.") == "It is better. Train longer."
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +69,8 @@ def test_content_of_items_is_found(guard, sentence):
         "Accuracy went from 0.0 % to 53.0 % on 200 items.",
         "The model stops its reasoning early and loses a step in sums of two terms.",
         "Raise the learning rate above 0.001 and train for 2 epochs.",
-        "It ignores the instruction to state the final answer to the following problem.",  # what a tenth of the questions say
+        # what a tenth of the questions say
+        "It ignores the instruction to state the final answer to the following problem.",
         "Yes, the form is learnt.",
         "",
     ],
@@ -61,26 +80,51 @@ def test_insight_is_left_alone(guard, sentence):
 
 
 LISTS = [
-    {"benchmark": "back", "question": f"Solve it. Reverse this list of words: {words}", "answer": ", ".join(words.split(", ")[::-1])}
+    {
+        "benchmark": "back",
+        "question": f"Solve it. Reverse this list of words: {words}",
+        "answer": ", ".join(words.split(", ")[::-1]),
+    }
     for words in (
-        "that, have, or, think", "way, what, you, it", "river, stone, apple, cloud", "small, number, of, words",
+        "that, have, or, think",
+        "way, what, you, it",
+        "river, stone, apple, cloud",
+        "small, number, of, words",
         "paper, lamp, of, green, horse",
         *(f"alpha{k}, beta{k}, gamma{k}" for k in range(40)),
     )
-]  # fmt: skip
-SUMS = [{"benchmark": "sums", "question": f"State the sum: {k} + {k + 1} =", "answer": str(2 * k + 1)} for k in range(40, 100)]
+]
+SUMS = [
+    {"benchmark": "sums", "question": f"State the sum: {k} + {k + 1} =", "answer": str(2 * k + 1)}
+    for k in range(40, 100)
+]
 SEEN = [
-    *({"question": item["question"], "expected": item["answer"], "output": item["answer"]} for item in LISTS[:5]),
+    *(
+        {"question": item["question"], "expected": item["answer"], "output": item["answer"]}
+        for item in LISTS[:5]
+    ),
     {"question": SUMS[54]["question"], "expected": "189", "output": "24"},
     {"question": "How many legs has a spider and a dog? Think.", "expected": "12", "output": "9"},
     {"question": "Is it nice?", "expected": "positive", "output": "positive"},
 ]
-LABELS = [{"benchmark": "mood", "question": f"Review {k}: it was {k} times better. Mood?", "answer": "positive"} for k in range(9)]
+LABELS = [
+    {
+        "benchmark": "mood",
+        "question": f"Review {k}: it was {k} times better. Mood?",
+        "answer": "positive",
+    }
+    for k in range(9)
+]
 
 
 @pytest.fixture(scope="module")
 def strict():
-    replies = ["I think that it would be the best way to find out", "24", "the model is not able to say so", "Accuracy rose by 24 points"]
+    replies = [
+        "I think that it would be the best way to find out",
+        "24",
+        "the model is not able to say so",
+        "Accuracy rose by 24 points",
+    ]
     return Guard([*LISTS, *SUMS, *LABELS], replies, SEEN, PUBLIC)
 
 
@@ -136,17 +180,31 @@ def test_what_is_common_in_the_language_or_a_figure_of_the_run_is_no_leak(strict
 
 
 def test_a_grouped_number_is_the_number():
-    guard = Guard(ITEMS, [], [{"question": "What is 1300 + 29?", "expected": "1329", "output": "yes"}], PUBLIC)
-    assert guard.leaks("It never finds 1,329.") and guard.leaks("It fails on 1'300.") and not guard.leaks("It has 2 tasks, 100 items each.")
+    guard = Guard(
+        ITEMS, [], [{"question": "What is 1300 + 29?", "expected": "1329", "output": "yes"}], PUBLIC
+    )
+    assert (
+        guard.leaks("It never finds 1,329.")
+        and guard.leaks("It fails on 1'300.")
+        and not guard.leaks("It has 2 tasks, 100 items each.")
+    )
 
 
 def test_sentences_end_where_they_end():
-    text = 'The rate is 0.001. It helped, e.g. in sums. "Why?" he asked.\n\nNext: 2 epochs!  [Benchmark] ok.'
-    assert sentences(text)[0] == "The rate is 0.001." and " ".join(sentences(text)) == " ".join(text.split())
+    text = (
+        'The rate is 0.001. It helped, e.g. in sums. "Why?" he asked.\n\nNext: 2 epochs! '
+        " [Benchmark] ok."
+    )
+    assert sentences(text)[0] == "The rate is 0.001." and " ".join(sentences(text)) == " ".join(
+        text.split()
+    )
 
 
 def test_a_large_benchmark_takes_little_time():
-    items = [{"question": f"question number {k} asks for thing {k * 7} of the list", "answer": str(k)} for k in range(5_000)]
+    items = [
+        {"question": f"question number {k} asks for thing {k * 7} of the list", "answer": str(k)}
+        for k in range(5_000)
+    ]
     begun = time.process_time()
     big = Guard(items, [f"I believe it is {k} or so" for k in range(5_000)], SHOWN, PUBLIC)
     assert big.leaks("Thing 7 of the list was asked for: question number 1 asks for thing 7.")

@@ -1,4 +1,6 @@
-"""The count of looks at the validation items: it grows by new comparisons alone, and nothing makes it forget one."""
+"""The count of looks at the validation items: it grows by new comparisons alone, and nothing makes
+it forget one.
+"""
 
 from __future__ import annotations
 
@@ -46,25 +48,38 @@ def test_a_look_has_the_number_of_its_place_for_ever(tmp_path):
 def test_another_incumbent_is_another_look_and_other_words_are_not(tmp_path):
     assert [enter(tmp_path, look(1)), enter(tmp_path, look(1, incumbent=9))] == [1, 2]
     rows = [changed(row, prediction="in other words") for row in make_rows(0.5, seed=1)]
-    same = looks.of_pair(as_table(reversed(rows)), as_table(make_rows(0.5, seed=0)), questions(rows))
+    same = looks.of_pair(
+        as_table(reversed(rows)), as_table(make_rows(0.5, seed=0)), questions(rows)
+    )
     assert enter(tmp_path, same) == 1
 
 
 def test_another_measure_of_the_same_answers_is_another_look(tmp_path):
-    """Else one could judge by all items, read which benchmark gained most, and have that one decide at the first look's level."""
+    """Else one could judge by all items, read which benchmark gained most, and have that one decide
+    at the first look's level.
+    """
     asked = [{}, {"primary": "chain_sum"}, {"metric": "score"}, {"primary": "chain_sum"}, {}]
     assert [enter(tmp_path, look(1, **measure)) for measure in asked] == [1, 2, 3, 2, 1]
 
 
-@pytest.mark.parametrize("change", [lambda lines: lines[1:], lambda lines: lines[::-1], lambda lines: [*lines[2:], *lines[:2]]])
+@pytest.mark.parametrize(
+    "change",
+    [lambda lines: lines[1:], lambda lines: lines[::-1], lambda lines: [*lines[2:], *lines[:2]]],
+)
 def test_lines_that_were_lost_or_moved_make_no_number_smaller(tmp_path, change):
     for seed in (1, 2, 3):
         enter(tmp_path, look(seed))
     path = tmp_path / looks.FILE
-    _, asked, *rest = sorted(path.read_text().splitlines(keepends=True), key=lambda line: "candidate" in line)
+    _, asked, *rest = sorted(
+        path.read_text().splitlines(keepends=True), key=lambda line: "candidate" in line
+    )
     path.write_text("".join([asked, *change(rest)]))
     (tmp_path / looks.COPY).unlink()
-    assert enter(tmp_path, look(3)) == 3 and enter(tmp_path, look(2)) >= 2 and enter(tmp_path, look(4)) == 4
+    assert (
+        enter(tmp_path, look(3)) == 3
+        and enter(tmp_path, look(2)) >= 2
+        and enter(tmp_path, look(4)) == 4
+    )
 
 
 def test_branches_that_counted_side_by_side_pay_for_both(tmp_path):
@@ -74,7 +89,9 @@ def test_branches_that_counted_side_by_side_pay_for_both(tmp_path):
         numbers += [enter(root, look(f"{branch}{seed}")) for seed in (1, 2)]
     assert numbers == [1, 2, 1, 2]
     (tmp_path / looks.FILE.parent).mkdir()
-    (tmp_path / looks.FILE).write_text("".join((tmp_path / branch / looks.FILE).read_text() for branch in ("b", "a")))
+    (tmp_path / looks.FILE).write_text(
+        "".join((tmp_path / branch / looks.FILE).read_text() for branch in ("b", "a"))
+    )
     assert enter(tmp_path, look("a2")) == 4 and enter(tmp_path, look("new")) == 5
 
 
@@ -95,12 +112,21 @@ def test_lines_of_two_branches_are_all_kept_and_count_once(tmp_path):
 
 def test_a_sweep_in_clones_counts_in_the_repository_that_it_was_cloned_from(tmp_path):
     main, clones = tmp_path / "main", [tmp_path / name for name in "ab"]
-    numbers = [looks.enter([clone, main], look(k), lambda number: {})["look"] for k, clone in enumerate(clones)]
-    assert numbers == [1, 2] and len(lines(main)) == 2 and [len(lines(clone)) for clone in clones] == [1, 2]
+    numbers = [
+        looks.enter([clone, main], look(k), lambda number: {})["look"]
+        for k, clone in enumerate(clones)
+    ]
+    assert (
+        numbers == [1, 2]
+        and len(lines(main)) == 2
+        and [len(lines(clone)) for clone in clones] == [1, 2]
+    )
 
 
 def test_a_verdict_that_was_judged_elsewhere_counts_here_from_its_own_number(tmp_path):
-    """DVC's cache, shared by two clones, gives the second one a verdict without running its judge."""
+    """DVC's cache, shared by two clones, gives the second one a verdict without running its
+    judge.
+    """
     there, here = tmp_path / "there", tmp_path / "here"
     for seed in (1, 2):
         judge_run(write_run(there, seed=seed))
@@ -111,7 +137,10 @@ def test_a_verdict_that_was_judged_elsewhere_counts_here_from_its_own_number(tmp
         name: value for name, value in verdict.looks[0].plain().items() if name != "questions"
     }
     looks.take_over([there], verdict)
-    assert len(lines(there)) == 2 and (there / looks.FILE).read_text() == (there / looks.COPY).read_text()
+    assert (
+        len(lines(there)) == 2
+        and (there / looks.FILE).read_text() == (there / looks.COPY).read_text()
+    )
     assert judge_run(write_run(here, seed=3))["evidence"]["look"] == 3
     looks.take_over([here], Looked.check({"outcome": "accept"}, ""))  # of an older version
 
@@ -130,28 +159,54 @@ def test_a_restored_file_forgets_nothing(tmp_path):
 @pytest.mark.parametrize(
     "asked",
     [
-        lambda rows: {row.item_id: f" What  is {row.gold} in the\ttask {row.benchmark}? " for row in rows},
-        lambda rows: {row.item_id: f"WHAT IS {row.gold} in the TASK {row.benchmark}?\u200b" for row in rows},
-        lambda rows: {row.item_id: f"What is {row.gold} in\u034f the\ufe0f task {row.benchmark}?" for row in rows},
-        lambda rows: {row.item_id: f"\uff37hat is {row.gold} in the task {row.benchmark}\uff1f" for row in rows},
+        lambda rows: {
+            row.item_id: f" What  is {row.gold} in the\ttask {row.benchmark}? " for row in rows
+        },
+        lambda rows: {
+            row.item_id: f"WHAT IS {row.gold} in the TASK {row.benchmark}?\u200b" for row in rows
+        },
+        lambda rows: {
+            row.item_id: f"What is {row.gold} in\u034f the\ufe0f task {row.benchmark}?"
+            for row in rows
+        },
+        lambda rows: {
+            row.item_id: f"\uff37hat is {row.gold} in the task {row.benchmark}\uff1f"
+            for row in rows
+        },
     ],
 )
 def test_the_same_questions_under_another_name_or_spacing_go_on_with_the_count(tmp_path, asked):
     for seed in (1, 2, 3):
         enter(tmp_path, look(seed))
     rows = make_rows(0.5, seed=4)
-    renamed = [changed(row, item_id=f"{number:016x}", benchmark="new") for number, row in enumerate(rows)]
+    renamed = [
+        changed(row, item_id=f"{number:016x}", benchmark="new") for number, row in enumerate(rows)
+    ]
     texts = {new.item_id: asked([old])[old.item_id] for new, old in zip(renamed, rows, strict=True)}
     assert enter(tmp_path, looks.of_pair(as_table(renamed), as_table(renamed), texts)) == 4
-    assert not {line["items"] for line in lines(tmp_path)[:3]} & {lines(tmp_path)[3]["items"]}, "their ids have nothing in common"
+    assert not {line["items"] for line in lines(tmp_path)[:3]} & {lines(tmp_path)[3]["items"]}, (
+        "their ids have nothing in common"
+    )
 
 
 def test_a_question_stays_itself_however_its_dashes_and_quotation_marks_are_set():
     rows = make_rows(0.5, n=1)[:1]
-    forms = ("4 - 1, 'so \"it\" is'", "4 \u2212 1, \u2018so \u201cit\u201d is\u2019", "4 \u2013 1, `so \u00abit\u00bb is\u00b4")
-    hashes = {looks.of_pair(as_table(rows), as_table(rows), {rows[0].item_id: form})["questions"] for form in forms}
+    forms = (
+        "4 - 1, 'so \"it\" is'",
+        "4 \u2212 1, \u2018so \u201cit\u201d is\u2019",
+        "4 \u2013 1, `so \u00abit\u00bb is\u00b4",
+    )
+    hashes = {
+        looks.of_pair(as_table(rows), as_table(rows), {rows[0].item_id: form})["questions"]
+        for form in forms
+    }
     assert len(hashes) == 1
-    assert looks.of_pair(as_table(rows), as_table(rows), {rows[0].item_id: "4 + 1, 'so \"it\" is'"})["questions"] not in hashes
+    assert (
+        looks.of_pair(as_table(rows), as_table(rows), {rows[0].item_id: "4 + 1, 'so \"it\" is'"})[
+            "questions"
+        ]
+        not in hashes
+    )
 
 
 def test_the_smallest_part_of_a_benchmark_always_inherits_its_looks(tmp_path):
@@ -166,10 +221,16 @@ def test_the_smallest_part_of_a_benchmark_always_inherits_its_looks(tmp_path):
         assert enter(root, looks.of_pair(as_table(few), as_table(few), questions(few))) == 3
 
 
-def test_lines_from_before_questions_were_kept_gain_them_when_their_items_are_judged_again(tmp_path):
+def test_lines_from_before_questions_were_kept_gain_them_when_their_items_are_judged_again(
+    tmp_path,
+):
     first = look(1, n=200)
     (tmp_path / "experiments").mkdir()
-    old = {name: value for name, value in first.items() if name != "questions"} | {"look": 1, "n": 400, "outcome": "accept"}
+    old = {name: value for name, value in first.items() if name != "questions"} | {
+        "look": 1,
+        "n": 400,
+        "outcome": "accept",
+    }
     (tmp_path / looks.FILE).write_text(json.dumps(old) + "\n")
     assert enter(tmp_path, first) == 1, "a known look keeps its number"
     rest = sorted(make_rows(0.5, n=200), key=lambda row: row.item_id)[looks.SKETCH :][:20]
@@ -203,7 +264,12 @@ def test_a_file_cut_short_without_its_copy_stops_the_judge(tmp_path):
 
 
 def git(root, *args):
-    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *args], cwd=root, check=True, capture_output=True)
+    subprocess.run(
+        ["git", "-c", "user.name=t", "-c", "user.email=t@t", *args],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    )
 
 
 def test_a_file_cut_short_is_made_whole_from_the_last_commit_and_from_verdicts(tmp_path, capsys):
@@ -213,7 +279,9 @@ def test_a_file_cut_short_is_made_whole_from_the_last_commit_and_from_verdicts(t
     git(tmp_path, "add", "-A", "experiments")
     git(tmp_path, "commit", "-qm", "looks")
     fifth = look("fifth")
-    noted = looks.enter([tmp_path], fifth, lambda number: {"experiment": "e", "n": 200, "outcome": "reject"})
+    noted = looks.enter(
+        [tmp_path], fifth, lambda number: {"experiment": "e", "n": 200, "outcome": "reject"}
+    )
     write_json(tmp_path / "experiments/0005-e/judge.json", {"looks": [fifth | noted]})
     for broken in ("[", "[]", '{"looks": 3}', '{"looks": [1, {}, {"items": []}]}'):
         path = tmp_path / f"experiments/{len(broken)}/judge.json"
@@ -225,7 +293,9 @@ def test_a_file_cut_short_is_made_whole_from_the_last_commit_and_from_verdicts(t
         path.write_text("".join(whole.splitlines(keepends=True)[:left]))
         (tmp_path / looks.COPY).unlink(missing_ok=True)
         capsys.readouterr()
-        assert enter(tmp_path, look("s1")) == 2 and sorted(line["look"] for line in lines(tmp_path)) == [1, 2, 3, 4, 5]
+        assert enter(tmp_path, look("s1")) == 2 and sorted(
+            line["look"] for line in lines(tmp_path)
+        ) == [1, 2, 3, 4, 5]
         assert "had lost" in capsys.readouterr().out
 
 
@@ -244,11 +314,23 @@ def test_two_branches_merged_by_git_keep_every_look_and_the_count_holds(tmp_path
         git(tmp_path, "commit", "-qam", branch)
     git(tmp_path, "merge", "-q", "one")
     (tmp_path / looks.COPY).unlink()
-    assert len({line["candidate"] for line in lines(tmp_path)}) == 6 and enter(tmp_path, look("after")) == 7
-    assert max(int(line[9:-1]) for line in (tmp_path / looks.FILE).read_text().splitlines() if line.startswith('{"looks":')) == 7
+    assert (
+        len({line["candidate"] for line in lines(tmp_path)}) == 6
+        and enter(tmp_path, look("after")) == 7
+    )
+    assert (
+        max(
+            int(line[9:-1])
+            for line in (tmp_path / looks.FILE).read_text().splitlines()
+            if line.startswith('{"looks":')
+        )
+        == 7
+    )
 
 
-@pytest.mark.parametrize("told", [[], 1, {"looks": 1}, {"looks": [1]}, {"looks": [{}]}, {"looks": [{"items": "a"}]}])
+@pytest.mark.parametrize(
+    "told", [[], 1, {"looks": 1}, {"looks": [1]}, {"looks": [{}]}, {"looks": [{"items": "a"}]}]
+)
 def test_a_verdict_whose_look_cannot_be_read_is_one_clear_error(tmp_path, told):
     with pytest.raises(PawlError):
         looks.take_over([tmp_path], Looked.check(told, "reports/judge.json"))
@@ -259,7 +341,10 @@ def _worker(root, seed):
 
 
 def test_workers_side_by_side_lose_no_look(tmp_path):
-    workers = [multiprocessing.get_context("fork").Process(target=_worker, args=(tmp_path, seed)) for seed in range(8)]
+    workers = [
+        multiprocessing.get_context("fork").Process(target=_worker, args=(tmp_path, seed))
+        for seed in range(8)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -270,7 +355,9 @@ def test_workers_side_by_side_lose_no_look(tmp_path):
 def test_the_level_is_what_the_number_allows(tmp_path):
     levels = []
     for seed in range(3):
-        looks.enter([tmp_path], look(seed), lambda number: levels.append(looks.spend(0.05, number)) or {})
+        looks.enter(
+            [tmp_path], look(seed), lambda number: levels.append(looks.spend(0.05, number)) or {}
+        )
     assert levels == pytest.approx([0.0304, 0.0076, 0.00338], rel=1e-2)
 
 
@@ -339,14 +426,19 @@ def test_the_simulated_guard_is_the_real_one():
     from tests.judge.test_evidence import outcomes
 
     rng = np.random.default_rng(9)
-    for wins, losses, n, number in zip(*(rng.integers(low, high, 40) for low, high in ((0, 25), (0, 25), (60, 200), (1, 9))), strict=True):
+    for wins, losses, n, number in zip(
+        *(rng.integers(low, high, 40) for low, high in ((0, 25), (0, 25), (60, 200), (1, 9))),
+        strict=True,
+    ):
         rule = Rule(look=int(number), primary="other")
         sides = [
             rows + make_rows(0.5, seed=k, tasks=["other"])
             for k, rows in enumerate(outcomes(int(wins), int(losses), ties=int(n - wins - losses)))
         ]
         (guard,) = evidence(pair(*sides), rule).guarded
-        assert (guard.verdict == "kept") == bool(kept(int(wins), int(losses), int(n), 0.1, rule.level))
+        assert (guard.verdict == "kept") == bool(
+            kept(int(wins), int(losses), int(n), 0.1, rule.level)
+        )
 
 
 @pytest.mark.parametrize(("pairs", "seed"), [(0, 1), (-5, 1), (10, -1)])
@@ -360,7 +452,9 @@ def test_a_simulation_of_nothing_is_refused_and_writes_no_table(monkeypatch, tmp
 
 
 def test_the_committed_table_is_what_exact_enumeration_gives():
-    """Power, and the size at each n, from binomial probabilities alone: no figure of the page rests on our own code."""
+    """Power, and the size at each n, from binomial probabilities alone: no figure of the page rests
+    on our own code.
+    """
     from scipy.stats import binom
 
     from stages.common.files import ROOT
@@ -371,22 +465,34 @@ def test_the_committed_table_is_what_exact_enumeration_gives():
         for pairs in range(max(1, int(likely[0])), int(likely[1]) + 1):
             wins = np.arange(pairs + 1)
             kept = (binom.sf(wins - 1, pairs, 0.5) < level) & (2 * wins - pairs >= 0.01 * n)
-            found += binom.pmf(pairs, n, win + loss) * binom.pmf(wins, pairs, win / (win + loss))[kept].sum()
+            found += (
+                binom.pmf(pairs, n, win + loss)
+                * binom.pmf(wins, pairs, win / (win + loss))[kept].sum()
+            )
         return found
 
     page = (ROOT / "reports/judge_simulation.md").read_text()
     nulls, _, powers = page.partition("## Power")
     cells = {
-        int(n.replace(",", "")): float(most) / 100 for n, most in re.findall(r"^\| ([\d,]+) \|[^|]+\| [\d.]+% to ([\d.]+)% \|", nulls, re.M)
+        int(n.replace(",", "")): float(most) / 100
+        for n, most in re.findall(r"^\| ([\d,]+) \|[^|]+\| [\d.]+% to ([\d.]+)% \|", nulls, re.M)
     }
     assert cells.keys() >= {15, 30, 60, 100, 200}
     for n in (15, 100):
-        most = max(exact(rate * (1 - rate), rate * (1 - rate), n, looks.spend(0.05, 1)) for rate in (0.1, 0.5))
+        most = max(
+            exact(rate * (1 - rate), rate * (1 - rate), n, looks.spend(0.05, 1))
+            for rate in (0.1, 0.5)
+        )
         assert most < 0.0304 and abs(cells[n] - most) < 4 * (0.0304 / 2000) ** 0.5
     both = 0.3 * 0.35 + 0.5 * (0.3 * 0.7 * 0.35 * 0.65) ** 0.5
-    stated = {int(look): float(share) / 100 for look, share in re.findall(r"^\| (\d+) \| 0\.\d+ \| ([\d.]+)% \|", powers, re.M)}
+    stated = {
+        int(look): float(share) / 100
+        for look, share in re.findall(r"^\| (\d+) \| 0\.\d+ \| ([\d.]+)% \|", powers, re.M)
+    }
     for look in (1, 20):
-        assert stated[look] == pytest.approx(exact(0.35 - both, 0.3 - both, 1000, looks.spend(0.05, look)), abs=0.015)
+        assert stated[look] == pytest.approx(
+            exact(0.35 - both, 0.3 - both, 1000, looks.spend(0.05, look)), abs=0.015
+        )
 
 
 def test_the_simulated_decision_is_the_real_one():
@@ -396,7 +502,15 @@ def test_the_simulated_decision_is_the_real_one():
     from tests.judge.test_evidence import outcomes
 
     rng = np.random.default_rng(6)
-    for wins, losses, n, number in zip(*(rng.integers(low, high, 40) for low, high in ((0, 40), (0, 20), (60, 200), (1, 6))), strict=True):
+    for wins, losses, n, number in zip(
+        *(rng.integers(low, high, 40) for low, high in ((0, 40), (0, 20), (60, 200), (1, 6))),
+        strict=True,
+    ):
         rule = Rule(look=int(number))
-        real = evidence(pair(*outcomes(int(wins), int(losses), ties=int(n - wins - losses))), rule).outcome == "accept"
+        real = (
+            evidence(
+                pair(*outcomes(int(wins), int(losses), ties=int(n - wins - losses))), rule
+            ).outcome
+            == "accept"
+        )
         assert bool(accepted(wins, losses, n, rule)) == real

@@ -1,4 +1,6 @@
-"""`python -m stages.judge compare` on manipulated pairs: none is accepted, and what is no evidence is one clear line."""
+"""`python -m stages.judge compare` on manipulated pairs: none is accepted, and what is no evidence
+is one clear line.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ def pair(tmp_path):
 
 def each(**changes):
     """Every row of the candidate changed; a function is given the row."""
-    return lambda root: edit(root, NEW, lambda rows: [row | {k: v(row) if callable(v) else v for k, v in changes.items()} for row in rows])
+    return lambda root: edit(
+        root,
+        NEW,
+        lambda rows: [
+            row | {k: v(row) if callable(v) else v for k, v in changes.items()} for row in rows
+        ],
+    )
 
 
 def first(name=NEW, **changes):
@@ -37,7 +45,9 @@ def edit(root, name, change):
 
 
 def write(root, name, content):
-    """Other content, and the summary's hash as by somebody who knows of it: what is wrong has to show in the rows."""
+    """Other content, and the summary's hash as by somebody who knows of it: what is wrong has to
+    show in the rows.
+    """
     (root / name).write_bytes(content)
     summary = root / name.replace("jsonl", "json")
     write_json(summary, read_json(summary) | {"rows_sha256": sha256_file(root / name)})
@@ -55,7 +65,11 @@ def fingerprint(*names, **changes):
     def change(root):
         for name in names:
             side = root / name.split("/")[0]
-            write_side(side, make_rows(*((0.9, 30) if "new" in name else (0.2, 30)), seed=1), fingerprint={**FINGERPRINT, **changes})
+            write_side(
+                side,
+                make_rows(*((0.9, 30) if "new" in name else (0.2, 30)), seed=1),
+                fingerprint={**FINGERPRINT, **changes},
+            )
 
     return change
 
@@ -77,7 +91,10 @@ def without(row, column):
 
 def shuffled(rows):
     verdicts = [(row["correct"], row["score"]) for row in rows]
-    return [row | dict(zip(("correct", "score"), pair, strict=True)) for row, pair in zip(rows, verdicts[::-1], strict=True)]
+    return [
+        row | dict(zip(("correct", "score"), pair, strict=True))
+        for row, pair in zip(rows, verdicts[::-1], strict=True)
+    ]
 
 
 def permuted_without_the_summary_knowing(root):
@@ -94,19 +111,29 @@ def other_sides(root):
 
 CASES = {
     # conditions
-    "rows mixed of two fingerprints": lambda root: edit(root, NEW, lambda rows: [rows[0] | {"fingerprint": "f" * 16}, *rows[1:]]),
+    "rows mixed of two fingerprints": lambda root: edit(
+        root, NEW, lambda rows: [rows[0] | {"fingerprint": "f" * 16}, *rows[1:]]
+    ),
     "mixed without summaries": bare(first(fingerprint="f" * 16)),
-    "one row without a fingerprint": lambda root: edit(root, NEW, lambda rows: [without(rows[0], "fingerprint"), *rows[1:]]),
+    "one row without a fingerprint": lambda root: edit(
+        root, NEW, lambda rows: [without(rows[0], "fingerprint"), *rows[1:]]
+    ),
     "one without, no summaries": bare(first(fingerprint="")),
     "the incumbent's rows of two fingerprints": bare(first(OLD, fingerprint="0" * 16)),
     "all rows of another fingerprint than the summary": each(fingerprint="f" * 16),
-    "no row with a fingerprint": lambda root: edit(root, NEW, lambda rows: [without(row, "fingerprint") for row in rows]),
+    "no row with a fingerprint": lambda root: edit(
+        root, NEW, lambda rows: [without(row, "fingerprint") for row in rows]
+    ),
     "a fingerprint that is no text": first(fingerprint=7),
-    "no fingerprint in both summaries": lambda root: [summary(name, fingerprint={})(root) for name in ("new/val.json", "old/val.json")],
+    "no fingerprint in both summaries": lambda root: [
+        summary(name, fingerprint={})(root) for name in ("new/val.json", "old/val.json")
+    ],
     "a fingerprint that is a list": summary(fingerprint=["engine"]),
     "another engine": fingerprint(NEW, engine="vllm", adapter_sha256="a"),
     "a key that begins with adapter": fingerprint(NEW, adapter_note="other", adapter_sha256="a"),
-    "nobody says how answers were scored": fingerprint(NEW, OLD, evaluator=None, adapter_sha256="a"),
+    "nobody says how answers were scored": fingerprint(
+        NEW, OLD, evaluator=None, adapter_sha256="a"
+    ),
     # what the summary says
     "verdicts moved to other items": permuted_without_the_summary_knowing,
     "sides changed places": other_sides,
@@ -119,33 +146,50 @@ CASES = {
     "a summary with NaN": lambda root: (root / "new/val.json").write_text('{"items_sha256": NaN}'),
     "a summary without the hash of its items, of another engine": lambda root: (
         fingerprint(NEW, engine="vllm", adapter_sha256="a")(root),
-        write_json(root / "new/val.json", without(read_json(root / "new/val.json"), "items_sha256")),
+        write_json(
+            root / "new/val.json", without(read_json(root / "new/val.json"), "items_sha256")
+        ),
     ),
     "a summary with another hash of its items": summary(items_sha256="0" * 64),
     "a summary of the test split": summary(split="test"),
     "a summary of one side alone": lambda root: (root / "old/val.json").unlink(),
-    "a summary with a key twice": lambda root: (root / "new/val.json").write_text(
-        '{"overall": 1, ' + (root / "new/val.json").read_text().lstrip()[1:]
+    "a summary with a key twice": (
+        lambda root: (root / "new/val.json").write_text(
+            '{"overall": 1, ' + (root / "new/val.json").read_text().lstrip()[1:]
+        )
     ),
     # items
     "an item missing": bare(lambda root: edit(root, NEW, lambda rows: rows[1:])),
-    "an item of its own": bare(lambda root: edit(root, NEW, lambda rows: [*rows, rows[0] | {"item_id": "f" * 16}])),
+    "an item of its own": bare(
+        lambda root: edit(root, NEW, lambda rows: [*rows, rows[0] | {"item_id": "f" * 16}])
+    ),
     "all items others": bare(each(item_id=lambda row: row["item_id"][::-1])),
     "items of another benchmark": bare(each(benchmark="gsm8k")),
     "a benchmark renamed on one side": bare(first(benchmark="Chain_Sum")),
-    "an item asked of two benchmarks": bare(lambda root: edit(root, NEW, lambda rows: [*rows, rows[0] | {"benchmark": "other"}])),
+    "an item asked of two benchmarks": bare(
+        lambda root: edit(root, NEW, lambda rows: [*rows, rows[0] | {"benchmark": "other"}])
+    ),
     "a duplicated row": bare(lambda root: edit(root, NEW, lambda rows: [*rows, rows[0]])),
-    "a duplicate with another verdict": bare(lambda root: edit(root, NEW, lambda rows: [*rows, rows[0] | {"correct": True, "score": 1}])),
-    "only the right answers": bare(lambda root: edit(root, NEW, lambda rows: [row for row in rows if row["correct"]])),
+    "a duplicate with another verdict": bare(
+        lambda root: edit(root, NEW, lambda rows: [*rows, rows[0] | {"correct": True, "score": 1}])
+    ),
+    "only the right answers": bare(
+        lambda root: edit(root, NEW, lambda rows: [row for row in rows if row["correct"]])
+    ),
     "another answer key": bare(first(gold="0")),
     "another answer key for all": bare(each(gold=lambda row: row["prediction"])),
     "an id that is empty": bare(first(item_id="")),
     "an id that is a number": bare(first(item_id=7)),
     "an id of another item": bare(first(item_id=item_id("chain_sum", "val question 3", "103"))),
     # repeats
-    "a repeat on one side": bare(lambda root: edit(root, NEW, lambda rows: [*rows, *(row | {"repeat": 1} for row in rows)])),
+    "a repeat on one side": bare(
+        lambda root: edit(root, NEW, lambda rows: [*rows, *(row | {"repeat": 1} for row in rows)])
+    ),
     "a repeat missing for one item": bare(
-        lambda root: [edit(root, name, lambda rows: [*rows, *(row | {"repeat": 1} for row in rows[:-1])]) for name in (NEW, OLD)]
+        lambda root: [
+            edit(root, name, lambda rows: [*rows, *(row | {"repeat": 1} for row in rows[:-1])])
+            for name in (NEW, OLD)
+        ]
     ),
     "repeats that begin at one": bare(first(repeat=1)),
     "a negative repeat": bare(first(repeat=-1)),
@@ -156,7 +200,9 @@ CASES = {
     "a split that is none": bare(first(split=None)),
     # values
     "score NaN": bare(bytes_of(lambda held: held.replace(b'"score": 1.0', b'"score": NaN', 1))),
-    "score infinite": bare(bytes_of(lambda held: held.replace(b'"score": 1.0', b'"score": 1e999', 1))),
+    "score infinite": bare(
+        bytes_of(lambda held: held.replace(b'"score": 1.0', b'"score": 1e999', 1))
+    ),
     "score above one": bare(each(score=2.0)),
     "score below zero": bare(first(OLD, score=-5)),
     "score that is text": bare(first(score="1.0")),
@@ -168,17 +214,27 @@ CASES = {
     "tokens below zero": bare(first(output_tokens=-1)),
     "tokens with a fraction": bare(first(output_tokens=1.5)),
     "a prediction that is a list": bare(first(prediction=["x"])),
-    "a column missing": bare(lambda root: edit(root, NEW, lambda rows: [without(row, "gold") for row in rows])),
+    "a column missing": bare(
+        lambda root: edit(root, NEW, lambda rows: [without(row, "gold") for row in rows])
+    ),
     "right without a full score": bare(each(score=0.5)),
     "right without a reply": bare(each(prediction=" ")),
     "a column that no row has": bare(first(Correct=True)),
-    "a column twice": bare(bytes_of(lambda held: held.replace(b'"correct": false', b'"correct": false, "correct": true'))),
+    "a column twice": bare(
+        bytes_of(
+            lambda held: held.replace(b'"correct": false', b'"correct": false, "correct": true')
+        )
+    ),
     # files
     "empty": bare(bytes_of(lambda held: b"")),
     "a blank line alone": bare(bytes_of(lambda held: b"\n\n")),
     "cut in the middle of a line": bare(bytes_of(lambda held: held[: len(held) // 2])),
-    "cut at the end of a line": bare(bytes_of(lambda held: held[: held.index(b"\n", len(held) // 2) + 1])),
-    "a byte order mark in the middle": bare(bytes_of(lambda held: held.replace(b"\n", b"\n\xef\xbb\xbf", 1))),
+    "cut at the end of a line": bare(
+        bytes_of(lambda held: held[: held.index(b"\n", len(held) // 2) + 1])
+    ),
+    "a byte order mark in the middle": bare(
+        bytes_of(lambda held: held.replace(b"\n", b"\n\xef\xbb\xbf", 1))
+    ),
     "UTF-16": bare(bytes_of(lambda held: held.decode().encode("utf-16"))),
     "not UTF-8": bare(bytes_of(lambda held: held.replace(b"no idea", b"\xff\xfe", 1))),
     "NUL bytes": bare(bytes_of(lambda held: held.replace(b"\n", b"\x00\n", 1))),
@@ -188,7 +244,7 @@ CASES = {
     "a folder": bare(lambda root: ((root / NEW).unlink(), (root / NEW).mkdir())),
     "no file": bare(lambda root: (root / NEW).unlink()),
     "the same file twice": bare(lambda root: (root / NEW).write_bytes((root / OLD).read_bytes())),
-}  # fmt: skip
+}
 HARMLESS = {
     "nothing": lambda root: None,
     "no summaries": bare(lambda root: None),
@@ -208,11 +264,16 @@ def test_a_manipulated_pair_is_not_accepted(pair, capsys, monkeypatch, name):
     assert code in (1, 2, 3), err
     if code == 3:
         what, *more = err.splitlines()
-        assert not out and what.startswith("judge: error: ") and len(what) < 1100 and len(more) <= 2, err
-        assert "Error:" not in what and "Traceback" not in err, "a sentence of ours, and no exception's name"
+        assert (
+            not out and what.startswith("judge: error: ") and len(what) < 1100 and len(more) <= 2
+        ), err
+        assert "Error:" not in what and "Traceback" not in err, (
+            "a sentence of ours, and no exception's name"
+        )
     else:
         assert (
-            name in ("sides changed places", "the same file twice") and json.loads(out)["outcome"] == ("", "reject", "inconclusive")[code]
+            name in ("sides changed places", "the same file twice")
+            and json.loads(out)["outcome"] == ("", "reject", "inconclusive")[code]
         )
 
 

@@ -44,7 +44,11 @@ def test_a_real_gain_is_accepted_in_three_to_five_sentences(run):
     assert verdict["accepted"] and verdict["outcome"] == "accept" and not vetoes(verdict)
     words = verdict["words"]
     assert set(words) == {"Code Summary", "Reason", "Decision"} and words["Decision"] == "yes"
-    assert 3 <= sentences(words["Reason"]) <= 5 and "\n" not in words["Reason"] and "converged" in words["Reason"]
+    assert (
+        3 <= sentences(words["Reason"]) <= 5
+        and "\n" not in words["Reason"]
+        and "converged" in words["Reason"]
+    )
     assert "Benchmark Performance Issue" not in words["Reason"]
 
 
@@ -52,7 +56,9 @@ def test_the_same_reports_give_the_same_bytes(run):
     judge(run)
     first = [(run / "reports" / name).read_bytes() for name in ("judge.json", "judge.md")]
     for path in ("eval_val/val.json", "baseline/val.json", "train.json"):
-        write_json(run / "reports" / path, {**read_json(run / "reports" / path), "runtime_s": 999.0})
+        write_json(
+            run / "reports" / path, {**read_json(run / "reports" / path), "runtime_s": 999.0}
+        )
     judge(run)
     assert [(run / "reports" / name).read_bytes() for name in ("judge.json", "judge.md")] == first
 
@@ -61,16 +67,22 @@ def test_the_same_reports_give_the_same_bytes(run):
 @pytest.mark.parametrize(
     ("told", "vetoed"),
     [
-        ({"unanswered": {"n": 1, "finish_reasons": {"tool_calls": 1}}}, False), ({"unanswered": {"n": 999, "finish_reasons": {}}}, True),
-        ({"answered_as": {"somebody-else": 3}}, True), ({"engine_judge": {"answered_as": {"somebody-else": 3}}}, True),
+        ({"unanswered": {"n": 1, "finish_reasons": {"tool_calls": 1}}}, False),
+        ({"unanswered": {"n": 999, "finish_reasons": {}}}, True),
+        ({"answered_as": {"somebody-else": 3}}, True),
+        ({"engine_judge": {"answered_as": {"somebody-else": 3}}}, True),
         ({"engine_judge": {"unanswered": {"n": 999}}}, True),
     ],
-)  # fmt: skip
-def test_a_model_that_gave_no_answers_or_was_not_the_one_asked_decides_nothing(run, folder, told, vetoed):
+)
+def test_a_model_that_gave_no_answers_or_was_not_the_one_asked_decides_nothing(
+    run, folder, told, vetoed
+):
     path = run / "reports" / folder / "val.json"
     write_json(path, read_json(path) | told)
     verdict = judge(run)
-    assert verdict["accepted"] is not vetoed and vetoes(verdict) == ({"answered"} if vetoed else set())
+    assert verdict["accepted"] is not vetoed and vetoes(verdict) == (
+        {"answered"} if vetoed else set()
+    )
 
 
 def test_no_gain_opens_with_the_label(tmp_path):
@@ -83,19 +95,34 @@ def test_no_gain_opens_with_the_label(tmp_path):
 def test_inconclusive_is_no_acceptance(tmp_path):
     write_run(tmp_path, base=0.5, tuned=0.5, n=30)
     write_side(tmp_path / "reports" / "baseline", rows := make_rows(0.5, n=30, seed=2))
-    better = [changed(row, correct=True, score=1.0) if k < 4 and not row.correct else row for k, row in enumerate(rows)]
+    better = [
+        changed(row, correct=True, score=1.0) if k < 4 and not row.correct else row
+        for k, row in enumerate(rows)
+    ]
     write_side(tmp_path / "reports" / "eval_val", better, adapter="a" * 64)
     verdict = judge(tmp_path)
-    assert verdict["outcome"] == "inconclusive" and not verdict["accepted"] and verdict["words"]["Decision"] == "no"
-    assert verdict["evidence"]["further_items"]["items"] > 0 and "more items" in verdict["words"]["Reason"]
+    assert (
+        verdict["outcome"] == "inconclusive"
+        and not verdict["accepted"]
+        and verdict["words"]["Decision"] == "no"
+    )
+    assert (
+        verdict["evidence"]["further_items"]["items"] > 0
+        and "more items" in verdict["words"]["Reason"]
+    )
 
 
 def test_an_incomplete_evaluation_is_never_accepted(run):
     reports = run / "reports"
-    write_json(reports / "build_benchmark.json", {"tasks": {"chain_sum": {"val": 150}, "word_sequence_reversal": {"val": 100}}})
+    write_json(
+        reports / "build_benchmark.json",
+        {"tasks": {"chain_sum": {"val": 150}, "word_sequence_reversal": {"val": 100}}},
+    )
     verdict = judge(run)
     assert (
-        vetoes(verdict) == {"complete"} and verdict["outcome"] == "reject" and "100 of 150 items of chain_sum" in verdict["words"]["Reason"]
+        vetoes(verdict) == {"complete"}
+        and verdict["outcome"] == "reject"
+        and "100 of 150 items of chain_sum" in verdict["words"]["Reason"]
     )
     assert not verdict["words"]["Reason"].startswith("[Benchmark")
 
@@ -104,7 +131,10 @@ def test_a_task_that_was_not_answered_at_all_is_a_veto(run):
     path = run / "reports" / "build_benchmark.json"
     tasks = {**read_json(path)["tasks"], "forgotten": {"val": 3, "test": 3}}
     write_json(path, {**read_json(path), "tasks": tasks})
-    assert vetoes(judge(run)) == {"complete", "contamination"}, "nothing of it was planted in the training data either"
+    assert vetoes(judge(run)) == {
+        "complete",
+        "contamination",
+    }, "nothing of it was planted in the training data either"
 
 
 def test_an_item_that_one_side_lacks_stops_the_stage_and_leaves_no_verdict(run):
@@ -114,7 +144,9 @@ def test_an_item_that_one_side_lacks_stops_the_stage_and_leaves_no_verdict(run):
     assert not (run / "reports" / "judge.json").exists()
 
 
-@pytest.mark.parametrize("key", ["engine", "engine_version", "dtype", "evaluator", "temperature", "new"])
+@pytest.mark.parametrize(
+    "key", ["engine", "engine_version", "dtype", "evaluator", "temperature", "new"]
+)
 def test_other_conditions_are_a_veto(run, key):
     write_side(run / "reports" / "eval_val", candidate_rows(), fingerprint={**TUNED, key: "other"})
     verdict = judge(run)
@@ -122,12 +154,20 @@ def test_other_conditions_are_a_veto(run, key):
 
 
 def test_another_base_model_is_named_and_is_no_veto(run):
-    write_side(run / "reports" / "eval_val", candidate_rows(), fingerprint={**TUNED, "base_sha256": "other"})
+    write_side(
+        run / "reports" / "eval_val",
+        candidate_rows(),
+        fingerprint={**TUNED, "base_sha256": "other"},
+    )
     verdict = judge(run)
     assert vetoes(verdict) == set()
-    assert "the base model is another one" in next(guard["detail"] for guard in verdict["guards"] if guard["guard"] == "same base model")
+    assert "the base model is another one" in next(
+        guard["detail"] for guard in verdict["guards"] if guard["guard"] == "same base model"
+    )
     verdict = judge(run, same_base_model=True)
-    assert vetoes(verdict) == {"same base model"} and verdict["words"]["Reason"].startswith("[Implementation Quality Issue] Vetoed")
+    assert vetoes(verdict) == {"same base model"} and verdict["words"]["Reason"].startswith(
+        "[Implementation Quality Issue] Vetoed"
+    )
 
 
 def test_a_missing_fingerprint_is_a_veto(run):
@@ -142,7 +182,9 @@ def test_other_items_behind_the_same_names_are_a_veto(run):
 
 def test_a_summary_that_its_rows_do_not_carry_is_a_veto(run):
     path = run / "reports/eval_val/val.json"
-    write_json(path, read_json(path) | {"overall": {**read_json(path)["overall"], "accuracy": 0.99}})
+    write_json(
+        path, read_json(path) | {"overall": {**read_json(path)["overall"], "accuracy": 0.99}}
+    )
     assert vetoes(judge(run)) == {"summary"}
 
 
@@ -155,7 +197,11 @@ def test_too_many_truncated_answers_are_a_veto(run):
 def test_a_diverged_training_is_said_and_sent_back_to_the_optimiser(run):
     write_losses(run / "reports" / "loss.csv", [3.0, 2.0, float("nan"), 9.0])
     reason = judge(run)["words"]["Reason"]
-    assert "diverged" in reason and "the learning rate is too high" in reason and "a lower learning rate" in reason
+    assert (
+        "diverged" in reason
+        and "the learning rate is too high" in reason
+        and "a lower learning rate" in reason
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +209,14 @@ def test_a_diverged_training_is_said_and_sent_back_to_the_optimiser(run):
     [
         ({"contamination": {"fraction": 0.51}}, "51.0% of the training rows overlapped"),
         ({"contamination": None}, "does not say"),
-        ({"positive_control": {"chain_sum": {"exact": True, "wrapped": False, "embedded": None}}}, r"missed rows .*chain_sum\.wrapped"),
+        (
+            {
+                "positive_control": {
+                    "chain_sum": {"exact": True, "wrapped": False, "embedded": None}
+                }
+            },
+            r"missed rows .*chain_sum\.wrapped",
+        ),
     ],
 )
 def test_contaminated_data_is_a_veto(run, change, says):
@@ -172,26 +225,43 @@ def test_contaminated_data_is_a_veto(run, change, says):
     verdict = judge(run)
     assert vetoes(verdict) == {"contamination"} and verdict["outcome"] == "reject"
     reason = verdict["words"]["Reason"]
-    assert re.search(says, reason) and reason.startswith("[Implementation Quality Issue]") and "mend the training data" in reason
+    assert (
+        re.search(says, reason)
+        and reason.startswith("[Implementation Quality Issue]")
+        and "mend the training data" in reason
+    )
 
 
 def test_the_words_say_which_errors_grew_and_what_the_curve_shows(tmp_path):
     write_run(tmp_path, base=0.6, tuned=0.4)
-    rows = [changed(row, prediction=row.prediction if row.correct else "") for row in make_rows(0.4, seed=2)]
+    rows = [
+        changed(row, prediction=row.prediction if row.correct else "")
+        for row in make_rows(0.4, seed=2)
+    ]
     write_side(tmp_path / "reports" / "eval_val", rows, adapter="a" * 64)
-    write_losses(tmp_path / "reports" / "loss.csv", [3 - k / 10 for k in range(16)], held_out=[2.0, 1.5, 1.9])
+    write_losses(
+        tmp_path / "reports" / "loss.csv", [3 - k / 10 for k in range(16)], held_out=[2.0, 1.5, 1.9]
+    )
     verdict = judge(tmp_path)
     reason = verdict["words"]["Reason"]
     assert verdict["errors"]["empty"]["grew"] and not verdict["errors"]["content"]["grew"]
-    assert "empty errors grew (0.0 % to" in reason and "over-fitting" in reason and "still falling" in reason
+    assert (
+        "empty errors grew (0.0 % to" in reason
+        and "over-fitting" in reason
+        and "still falling" in reason
+    )
     assert 3 <= sentences(reason) <= 5
 
 
 def test_a_look_is_spent_once_and_later_candidates_pay_for_it(run):
-    assert judge(run)["evidence"]["look"] == 1 and judge(run)["evidence"]["look"] == 1, "judging again is no new look"
+    assert judge(run)["evidence"]["look"] == 1 and judge(run)["evidence"]["look"] == 1, (
+        "judging again is no new look"
+    )
     write_side(run / "reports" / "eval_val", make_rows(0.65, seed=9), adapter="a" * 64)
     second = judge(run)
-    assert second["evidence"]["look"] == 2 and second["evidence"]["level"] == pytest.approx(0.05 * 6 / (3.14159265 * 2) ** 2)
+    assert second["evidence"]["look"] == 2 and second["evidence"]["level"] == pytest.approx(
+        0.05 * 6 / (3.14159265 * 2) ** 2
+    )
     write_side(run / "reports" / "eval_val", make_rows(0.7, seed=2), adapter="a" * 64)
     assert judge(run)["evidence"]["look"] == 1, "the first candidate keeps its place"
     lines = map(json.loads, (run / "experiments/looks.jsonl").read_text().splitlines())
@@ -207,21 +277,36 @@ def test_a_broken_history_of_looks_stops_the_judge(run):
 
 
 def test_a_benchmark_that_lost_too_much_is_a_rejection(run):
-    rows = make_rows(0.9, seed=2, tasks=["chain_sum"]) + make_rows(0.0, tasks=["word_sequence_reversal"])
+    rows = make_rows(0.9, seed=2, tasks=["chain_sum"]) + make_rows(
+        0.0, tasks=["word_sequence_reversal"]
+    )
     write_side(run / "reports" / "baseline", make_rows(0.5, seed=1))
     write_side(run / "reports" / "eval_val", rows, adapter="a" * 64)
     verdict = judge(run, primary="chain_sum")
-    assert verdict["outcome"] == "reject" and "lost more than 10 points on word_sequence_reversal" in verdict["words"]["Reason"]
+    assert (
+        verdict["outcome"] == "reject"
+        and "lost more than 10 points on word_sequence_reversal" in verdict["words"]["Reason"]
+    )
     assert verdict["words"]["Reason"].startswith("[Benchmark Performance Issue]")
     assert "**lost too much**" in (run / "reports" / "judge.md").read_text()
 
 
 def test_hostile_names_stay_text_in_the_markdown_page(run):
-    hypothesis = "</script><img src=x> {{7*7}} {% raw %} **bold** [a](http://x) | cell \x1b[31m \x00 \u202e `code`\n# heading"
-    verdict = judge(run, Experiment(name="<b>x</b>", hypothesis=hypothesis, parent="", incumbent="reports/baseline"))
+    hypothesis = (
+        "</script><img src=x> {{7*7}} {% raw %} **bold** [a](http://x) | cell \x1b[31m \x00 \u202e"
+        " `code`\n# heading"
+    )
+    verdict = judge(
+        run,
+        Experiment(name="<b>x</b>", hypothesis=hypothesis, parent="", incumbent="reports/baseline"),
+    )
     page = (run / "reports" / "judge.md").read_text()
     assert verdict["experiment"]["hypothesis"] == hypothesis
-    assert "<img" not in page and "<b>" not in page and "49" not in re.findall(r"Hypothesis.*", page)[0]
+    assert (
+        "<img" not in page
+        and "<b>" not in page
+        and "49" not in re.findall(r"Hypothesis.*", page)[0]
+    )
     assert not set(page) & {"\x1b", "\x00", "\u202e"} and not re.search(r"^# heading", page, re.M)
     assert r"\[a\](http://x)" in page and r"\*\*bold\*\*" in page and r"\| cell" in page
 
@@ -232,7 +317,11 @@ def test_no_word_holds_item_content(run):
     judge(run)
     for name in ("judge.json", "judge.md"):
         text = (run / "reports" / name).read_text()
-        assert "LEAKED" not in text and "SECRET" not in text and not any(row.item_id in text for row in rows)
+        assert (
+            "LEAKED" not in text
+            and "SECRET" not in text
+            and not any(row.item_id in text for row in rows)
+        )
 
 
 def test_no_test_file_is_opened(run, monkeypatch):
@@ -263,13 +352,23 @@ def test_rows_and_summaries_of_the_test_split_are_refused_whatever_they_are_call
     for path in (copy, link):
         with pytest.raises(PawlError, match="split should be 'val'"):
             validation_rows(path)
-    (run / "reports/eval_val/val.json").write_bytes((run / "reports/eval_test/test.json").read_bytes())
+    (run / "reports/eval_val/val.json").write_bytes(
+        (run / "reports/eval_test/test.json").read_bytes()
+    )
     with pytest.raises(PawlError, match="split should be 'val'"):
         judge(run)
 
 
 @pytest.mark.parametrize(
-    "incumbent", ["reports/eval_test", "../elsewhere", "experiments/../reports/eval_test", "/etc", "", "experiments/a/../../x"]
+    "incumbent",
+    [
+        "reports/eval_test",
+        "../elsewhere",
+        "experiments/../reports/eval_test",
+        "/etc",
+        "",
+        "experiments/a/../../x",
+    ],
 )
 def test_an_incumbent_elsewhere_is_refused(run, incumbent):
     with pytest.raises(PawlError, match=r"experiment\.incumbent"):
@@ -278,7 +377,9 @@ def test_an_incumbent_elsewhere_is_refused(run, incumbent):
 
 def test_an_experiment_called_test_can_be_the_incumbent(run):
     write_side(run / "experiments" / "0007-test-rank", make_rows(0.3, seed=9))
-    assert judge(run, Experiment(name="x", hypothesis="y", incumbent="experiments/0007-test-rank"))["accepted"]
+    assert judge(run, Experiment(name="x", hypothesis="y", incumbent="experiments/0007-test-rank"))[
+        "accepted"
+    ]
 
 
 def test_no_dependency_of_the_judge_is_a_test_result():
@@ -287,14 +388,31 @@ def test_no_dependency_of_the_judge_is_a_test_result():
 
 
 def test_every_file_that_the_judge_reads_is_read_in_one_module():
-    readers = {"open", "read_json", "read_jsonl", "read_object", "read_rows", "read_text", "read_bytes", "load", "read_losses", "read"}
+    readers = {
+        "open",
+        "read_json",
+        "read_jsonl",
+        "read_object",
+        "read_rows",
+        "read_text",
+        "read_bytes",
+        "load",
+        "read_losses",
+        "read",
+    }
     listing = {"glob", "rglob", "iterdir", "listdir", "scandir", "walk"}
     for path in (ROOT / "stages" / "judge").glob("*.py"):
-        for call in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
-            name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+        for call in (
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+        ):
+            name = (
+                call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+            )
             if "Path(__file__)" in ast.unparse(call) or path.name == "ours.py":
                 continue  # a list beside the code, or the code itself
-            assert name not in readers | listing or path.name == "inputs.py", f"{path.name}: {ast.unparse(call)}"
+            assert name not in readers | listing or path.name == "inputs.py", (
+                f"{path.name}: {ast.unparse(call)}"
+            )
 
 
 def test_the_verdict_is_json_without_times(run):
@@ -305,25 +423,40 @@ def test_the_verdict_is_json_without_times(run):
 
 
 def test_percentages_of_one_reason_do_not_contradict_each_other(run):
-    rows = [changed(row, prediction="", truncated=True, correct=False, score=0.0) for row in make_rows(0.7, seed=2)]
+    rows = [
+        changed(row, prediction="", truncated=True, correct=False, score=0.0)
+        for row in make_rows(0.7, seed=2)
+    ]
     write_side(run / "reports/eval_val", rows, adapter="a" * 64)
     verdict = judge(run)
     assert "100.0% of the candidate's answers were cut off" in verdict["words"]["Reason"]
-    assert "0.0 % say something and were cut off and 100.0 % are empty (100.0 % of all answers were cut off" in verdict["words"]["Reason"]
+    assert (
+        "0.0 % say something and were cut off and 100.0 % are empty (100.0 % of all answers were"
+        " cut off" in verdict["words"]["Reason"]
+    )
 
 
 def test_the_summary_names_method_and_change_and_counts_one_as_one(run):
     report = read_json(run / "reports/train.json")
     write_json(run / "reports/train.json", {**report, "steps": 1})
-    settings = {"train": {"finetuning_type": "lora", "stage": "sft", "lora_rank": 16, "learning_rate": 0.001}}
+    settings = {
+        "train": {
+            "finetuning_type": "lora",
+            "stage": "sft",
+            "lora_rank": 16,
+            "learning_rate": 0.001,
+        }
+    }
     summary = judge_run(run, settings=settings)["words"]["Code Summary"]
     assert "LoRA (rank 16) and supervised fine-tuning, learning rate 0.001" in summary
     assert "in 1 step and 1 epoch." in summary and "The change is the fine-tuning itself" in summary
     write_side(run / "experiments/0001-a", make_rows(0.3, seed=9))
-    (run / "experiments/0001-a/params.yaml").write_text("train: {finetuning_type: lora, stage: sft, lora_rank: 8, learning_rate: 0.001}\n")
-    summary = judge_run(run, Experiment(name="x", hypothesis="y", incumbent="experiments/0001-a"), settings=settings)["words"][
-        "Code Summary"
-    ]
+    (run / "experiments/0001-a/params.yaml").write_text(
+        "train: {finetuning_type: lora, stage: sft, lora_rank: 8, learning_rate: 0.001}\n"
+    )
+    summary = judge_run(
+        run, Experiment(name="x", hypothesis="y", incumbent="experiments/0001-a"), settings=settings
+    )["words"]["Code Summary"]
     assert "Against experiments/0001-a it changes train.lora_rank: 8 -> 16" in summary
 
 
@@ -334,7 +467,9 @@ def test_the_verdict_of_an_engine_that_does_not_repeat_itself_says_so(run):
     for side in ("eval_val", "baseline"):
         path = run / "reports" / side / "val.json"
         summary = read_json(path)
-        write_json(path, {**summary, "fingerprint": {**summary["fingerprint"], "dtype": "bfloat16"}})
+        write_json(
+            path, {**summary, "fingerprint": {**summary["fingerprint"], "dtype": "bfloat16"}}
+        )
     judge(run)
     noisy = (run / "reports/judge.md").read_text()
     assert "two evaluations of the same weights may differ" in noisy and "--noise" in noisy

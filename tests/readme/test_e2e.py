@@ -1,4 +1,6 @@
-"""`make ui`, the second of the README's two commands, as a newcomer runs it. The first, `make run`, is run in tests/e2e."""
+"""`make ui`, the second of the README's two commands, as a newcomer runs it. The first, `make run`,
+is run in tests/e2e.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def workers(parent: int) -> int:
     """Python processes below one process."""
     import psutil
 
-    return sum("python" in child.name() or "uvicorn" in child.name() for child in psutil.Process(parent).children(recursive=True))
+    return sum(
+        "python" in child.name() or "uvicorn" in child.name()
+        for child in psutil.Process(parent).children(recursive=True)
+    )
 
 
 def test_make_ui_serves_mlflow(tmp_path):
@@ -31,7 +36,13 @@ def test_make_ui_serves_mlflow(tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with open(tmp_path / "ui.log", "wb") as log:
-        ui = subprocess.Popen(["make", "ui", f"PORT={port}"], cwd=folder, stdout=log, stderr=log, start_new_session=True)
+        ui = subprocess.Popen(
+            ["make", "ui", f"PORT={port}"],
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     try:
         deadline, page = time.time() + 180, b""
         while b"MLflow" not in page and time.time() < deadline:
@@ -43,8 +54,14 @@ def test_make_ui_serves_mlflow(tmp_path):
         assert b"MLflow" in page, (tmp_path / "ui.log").read_text()
         assert (folder / "mlflow.db").exists()
         assert workers(ui.pid) <= 2, "one worker and what supervises it, no job runner"
-        second = subprocess.run(["make", "ui", f"PORT={port}"], cwd=folder, capture_output=True, text=True, timeout=60)
-        assert second.returncode and f"port {port} is taken" in second.stderr and f"PORT={port + 1} make ui" in second.stderr
+        second = subprocess.run(
+            ["make", "ui", f"PORT={port}"], cwd=folder, capture_output=True, text=True, timeout=60
+        )
+        assert (
+            second.returncode
+            and f"port {port} is taken" in second.stderr
+            and f"PORT={port + 1} make ui" in second.stderr
+        )
     finally:
         os.killpg(ui.pid, signal.SIGTERM)
         ui.wait(30)

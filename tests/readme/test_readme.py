@@ -1,6 +1,8 @@
-"""Every code block of the README, so that a newcomer can paste it: commands are parsed or composed, rows read, errors and files compared.
+"""Every code block of the README, so that a newcomer can paste it: commands are parsed or composed,
+rows read, errors and files compared.
 
-What runs for minutes is run elsewhere: `make run` in tests/e2e/test_pipeline.py and test_real_model.py, `make ui` in test_e2e.py here.
+What runs for minutes is run elsewhere: `make run` in tests/e2e/test_pipeline.py and
+test_real_model.py, `make ui` in test_e2e.py here.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
 def commands() -> list[list[str]]:
-    """The commands of all shell blocks and of the text's own `...` that are one, split at && and without comments."""
+    """The commands of all shell blocks and of the text's own `...` that are one, split at && and
+    without comments.
+    """
     found: list[list[str]] = []
     for language, body in BLOCKS:
         for line in body.splitlines() if language == "sh" else []:
@@ -47,13 +51,21 @@ def test_every_command_can_be_pasted(words, monkeypatch):
     if program == "make":
         done = subprocess.run(["make", "-n", *rest], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        listed = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-        assert {word for word in rest if "=" not in word} <= set(listed), "make help does not tell it"
+        listed = re.findall(
+            r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+        assert {word for word in rest if "=" not in word} <= set(listed), (
+            "make help does not tell it"
+        )
     elif words[:3] == ["python", "-m", "stages.common.config"]:
         config.compose([word for word in rest[2:] if word != "--keep"])
     elif words[:3] == ["python", "-m", "agent"]:
         agent(rest[2:], monkeypatch)
-    elif words[:2] == ["python", "-m"] and words[2] in ("stages.judge", "stages.train", "stages.generate_data"):
+    elif words[:2] == ["python", "-m"] and words[2] in (
+        "stages.judge",
+        "stages.train",
+        "stages.generate_data",
+    ):
         takes(words[2], rest[2:], monkeypatch)
     elif words[:2] == ["git", "restore"]:
         assert all((ROOT / name).exists() for name in words[2:])
@@ -63,7 +75,10 @@ def test_every_command_can_be_pasted(words, monkeypatch):
         dvc(rest)
     elif program == "export":
         assert re.fullmatch(r"[A-Z_]+=\S+", rest[0]) and len(rest) == 1
-        known = "".join(path.read_text(encoding="utf-8") for path in [*(ROOT / "stages").rglob("*.py"), *(ROOT / "conf").rglob("*.yaml")])
+        known = "".join(
+            path.read_text(encoding="utf-8")
+            for path in [*(ROOT / "stages").rglob("*.py"), *(ROOT / "conf").rglob("*.yaml")]
+        )
         assert rest[0].partition("=")[0] in known, "nothing reads that variable"
     else:
         raise AssertionError(f"no test knows {program}: say here how it is run")
@@ -75,11 +90,15 @@ def agent(words, monkeypatch):
 
     args = parse(words)
     if args.command == "try":
-        assert settings.resolve(args.overrides) != settings.flat((ROOT / "params.yaml").read_text(encoding="utf-8"))
+        assert settings.resolve(args.overrides) != settings.flat(
+            (ROOT / "params.yaml").read_text(encoding="utf-8")
+        )
 
 
 def takes(module, words, monkeypatch):
-    """The stage's own parser takes it, and overrides compose. What it then does is what its own tests show."""
+    """The stage's own parser takes it, and overrides compose. What it then does is what its own
+    tests show.
+    """
     if "--check" in words:
         config.compose([word for word in words if not word.startswith("--")])
     monkeypatch.setattr(sys, "argv", [module, *words])
@@ -109,23 +128,33 @@ def dvc(words):
 
     args = parse_args(words)
     overrides = getattr(args, "set_param", None) or []
-    sweeps = get_hydra_sweeps({"params.yaml": overrides}) if any("choice(" in each for each in overrides) else [{"params.yaml": overrides}]
+    sweeps = (
+        get_hydra_sweeps({"params.yaml": overrides})
+        if any("choice(" in each for each in overrides)
+        else [{"params.yaml": overrides}]
+    )
     for sweep in [sweeps[0], *sweeps[1:][-1:]] if overrides else []:  # of a grid its two corners
         config.compose(sweep["params.yaml"])
     for target in getattr(args, "targets", None) or []:
         assert target in (ROOT / "dvc.yaml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "conf/sweep").iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "conf/sweep").iterdir()), ids=lambda path: path.name
+)
 def test_every_sweep_of_conf_composes(path):
     first, *rest = path.read_text(encoding="utf-8").splitlines()
     words = shlex.split(first.partition("            ")[0].removeprefix("# "))
-    assert words[:2] == ["make", "sweep"] and f"SWEEP={path.stem}" in words and path.suffix == ".args"
+    assert (
+        words[:2] == ["make", "sweep"] and f"SWEEP={path.stem}" in words and path.suffix == ".args"
+    )
     dvc(["exp", "run", "--queue", *shlex.split(" ".join(rest))])
 
 
 def test_every_block_is_of_a_kind_that_is_tested():
-    assert {language for language, _ in BLOCKS} <= {"sh", "text", "yaml", "jsonl"} and len(BLOCKS) == README.count("```") / 2
+    assert {language for language, _ in BLOCKS} <= {"sh", "text", "yaml", "jsonl"} and len(
+        BLOCKS
+    ) == README.count("```") / 2
     assert len(commands()) > 20
 
 
@@ -144,7 +173,9 @@ def test_the_configuration_composes_in_the_place_that_it_names(tmp_path, monkeyp
 
 
 def test_the_error_is_shown_as_it_comes(tmp_path):
-    (shown,) = [body for language, body in BLOCKS if language == "text" and body.startswith("config: error")]
+    (shown,) = [
+        body for language, body in BLOCKS if language == "text" and body.startswith("config: error")
+    ]
     where = re.search(r"where: (\S+):(\d+)", shown)
     for name in ("conf", "stages"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -153,7 +184,9 @@ def test_the_error_is_shown_as_it_comes(tmp_path):
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     lines[int(where[2]) - 1] = lines[int(where[2]) - 1].replace("lora_rank", "lora_rnak")
     path.write_text("".join(lines), encoding="utf-8")
-    done = subprocess.run([sys.executable, "-m", "stages.common.config"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "stages.common.config"], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 1 and done.stderr == shown
 
 
@@ -177,12 +210,24 @@ def test_a_port_that_is_taken_is_named_with_another_one(tmp_path):
         port = taken.getsockname()[1]
         argv = ["make", "-o", ".venv/ready", "ui", f"PORT={port}"]
         done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode and f"port {port} is taken" in done.stderr and f"PORT={port + 1} make ui" in done.stderr
+    assert (
+        done.returncode
+        and f"port {port} is taken" in done.stderr
+        and f"PORT={port + 1} make ui" in done.stderr
+    )
 
 
 def test_what_the_readmes_commands_write_is_no_change_for_git():
-    paths = ["dvc_plots/index.html", "mlflow.db", "reports/track.txt", "models/adapter/x", ".pawl/x"]
-    done = subprocess.run(["git", "check-ignore", "--no-index", *paths], cwd=ROOT, capture_output=True, text=True)
+    paths = [
+        "dvc_plots/index.html",
+        "mlflow.db",
+        "reports/track.txt",
+        "models/adapter/x",
+        ".pawl/x",
+    ]
+    done = subprocess.run(
+        ["git", "check-ignore", "--no-index", *paths], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.stdout.split() == paths
 
 
@@ -196,47 +241,78 @@ def test_the_tree_is_there():
     for line in tree.splitlines():
         assert (ROOT / line.split()[0]).exists(), line
     stages = re.findall(r"\w+", tree.splitlines()[0].partition("pipeline:")[2])
-    declared = re.findall(r"^  (\w+):", (ROOT / "dvc.yaml").read_text(encoding="utf-8"), re.MULTILINE)
+    declared = re.findall(
+        r"^  (\w+):", (ROOT / "dvc.yaml").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert sorted(stages) == sorted(declared)
 
 
 def test_the_rows_are_rows_that_the_data_stage_reads():
     (body,) = [body for language, body in BLOCKS if language == "jsonl"]
     rows = [json.loads(line) for line in body.splitlines()]
-    assert [sorted(row) for row in rows] == [["answer", "question"], ["input", "instruction", "output"], ["messages"]]
+    assert [sorted(row) for row in rows] == [
+        ["answer", "question"],
+        ["input", "instruction", "output"],
+        ["messages"],
+    ]
 
 
 def test_pictures_are_there_and_light_and_the_page_fits_a_reader():
     pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
     assert pictures == ["docs/page.png", "docs/mlflow.png"]
-    assert all((ROOT / path).read_bytes()[:4] == b"\x89PNG" and (ROOT / path).stat().st_size < 300_000 for path in pictures)
+    assert all(
+        (ROOT / path).read_bytes()[:4] == b"\x89PNG" and (ROOT / path).stat().st_size < 300_000
+        for path in pictures
+    )
     assert len(README.splitlines()) <= 300
     for target in re.findall(r"(?<!!)\[[^\]]+\]\(([^)]+)\)", README):
         assert target.startswith("https://") or (ROOT / target).exists()
 
 
 def test_paths_named_in_the_text_exist():
-    made = {"reports/index.html", "data/local", "experiments/", "experiments/looks.jsonl", "data/train/rejected.jsonl"}
-    for path in re.findall(r"`((?:conf|stages|agent|reports|experiments|prompts|tests|data|docs)/[\w./*-]*)`", README):
+    made = {
+        "reports/index.html",
+        "data/local",
+        "experiments/",
+        "experiments/looks.jsonl",
+        "data/train/rejected.jsonl",
+    }
+    for path in re.findall(
+        r"`((?:conf|stages|agent|reports|experiments|prompts|tests|data|docs)/[\w./*-]*)`", README
+    ):
         assert path in made or list(ROOT.glob(path.rstrip("/"))), path
 
 
 STAGES = sorted(f"stages.{path.parent.name}" for path in (ROOT / "stages").glob("*/__main__.py"))
-ENTRIES = ["agent", "stages.common.compare", "stages.common.config", "stages.common.doctor", "stages.common.process", *STAGES]
+ENTRIES = [
+    "agent",
+    "stages.common.compare",
+    "stages.common.config",
+    "stages.common.doctor",
+    "stages.common.process",
+    *STAGES,
+]
 
 
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_entry_point_explains_itself_with_an_example(name, monkeypatch, capsys):
-    module = importlib.import_module(f"{name}.__main__" if Path(ROOT / name.replace(".", "/")).is_dir() else name)
+    module = importlib.import_module(
+        f"{name}.__main__" if Path(ROOT / name.replace(".", "/")).is_dir() else name
+    )
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit) as done:
         module.main()
     told = capsys.readouterr().out
-    assert done.value.code == 0 and f"python -m {name}" in told.partition("\n\n")[2], "an example, not only the usage line"
+    assert done.value.code == 0 and f"python -m {name}" in told.partition("\n\n")[2], (
+        "an example, not only the usage line"
+    )
     monkeypatch.setattr(sys, "argv", [name, "--no-such-option"])
     with pytest.raises((SystemExit, PawlError)) as refused:
         module.main()
-    assert getattr(refused.value, "code", 2) in (2, 3) and len(capsys.readouterr().err.splitlines()) < 25
+    assert (
+        getattr(refused.value, "code", 2) in (2, 3)
+        and len(capsys.readouterr().err.splitlines()) < 25
+    )
 
 
 def test_every_command_of_the_agent_explains_itself_with_an_example(capsys):
@@ -259,8 +335,17 @@ def test_an_error_is_one_screen_without_a_traceback_unless_asked(tmp_path):
         shutil.copy(ROOT / name, tmp_path)
     for debug in ("", "1"):
         done = subprocess.run(
-            [sys.executable, "-m", "stages.track"], cwd=tmp_path, capture_output=True, text=True, env={"PATH": "", "PAWL_DEBUG": debug}
+            [sys.executable, "-m", "stages.track"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={"PATH": "", "PAWL_DEBUG": debug},
         )
-        assert done.returncode == 1 and "track: error: a file that this step needs is missing" in done.stderr
+        assert (
+            done.returncode == 1
+            and "track: error: a file that this step needs is missing" in done.stderr
+        )
         assert "  where: " in done.stderr and "  fix:   run 'dvc repro'" in done.stderr
-        assert ("Traceback" in done.stderr) == bool(debug) and (debug or len(done.stderr.splitlines()) <= 25)
+        assert ("Traceback" in done.stderr) == bool(debug) and (
+            debug or len(done.stderr.splitlines()) <= 25
+        )

@@ -1,4 +1,6 @@
-"""The page in a real Chromium: it opens from file:// without a network, shows the reports' numbers, and runs nothing."""
+"""The page in a real Chromium: it opens from file:// without a network, shows the reports' numbers,
+and runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ def browser():
 
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1000,900"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1000,900",
+    ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
@@ -49,11 +57,24 @@ def root(tmp_path_factory):
     rows[0] = make_row(0, False, prediction=HUGE)
     write_side(run / "reports/eval_val", rows, adapter="a" * 64)
     before = make_rows(0.0)
-    before[0] = make_row(0, True)  # right before, so that the reply of a megabyte is among the samples
+    # right before, so that the reply of a megabyte is among the samples
+    before[0] = make_row(0, True)
     write_side(run / "reports/baseline", before)
-    judge_reports(run, Judge("rules", "rules", 0.05, 0.01, 0.2), Experiment("synthetic", HOSTILE, "", "reports/baseline"))
+    judge_reports(
+        run,
+        Judge("rules", "rules", 0.05, 0.01, 0.2),
+        Experiment("synthetic", HOSTILE, "", "reports/baseline"),
+    )
     write_search(run / "experiments", 199)
-    write_experiment(run / "experiments", 200, "hostile", "DISCARDED", parent="0001-start", hypothesis=HOSTILE, words={HOSTILE: HOSTILE})
+    write_experiment(
+        run / "experiments",
+        200,
+        "hostile",
+        "DISCARDED",
+        parent="0001-start",
+        hypothesis=HOSTILE,
+        words={HOSTILE: HOSTILE},
+    )
     return run
 
 
@@ -74,15 +95,23 @@ def opened(browser, page):
     return browser
 
 
-def test_two_hundred_experiments_build_in_ten_seconds_open_in_two_and_weigh_less_than_five_megabytes(opened, page):
-    timing = opened.execute_script("const t = performance.timing; return t.loadEventEnd - t.navigationStart")
+def test_two_hundred_experiments_build_in_ten_seconds_open_in_two_and_weigh_less_than_five_megabytes(
+    opened, page
+):
+    timing = opened.execute_script(
+        "const t = performance.timing; return t.loadEventEnd - t.navigationStart"
+    )
     assert page[1] < 10 and 0 < timing < 2000 and page[2] < 5_000_000, (page[1:], timing)
 
 
 def test_it_asks_for_nothing_but_itself_and_says_nothing_in_the_console(opened, page):
     assert opened.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
-    asked = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    asked = {
+        event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
+    }
     assert asked == {page[0].as_uri()}
 
 
@@ -92,7 +121,9 @@ def test_a_persons_eye_sees_the_reports_own_numbers(opened, root):
     assert "Accepted." in text and f"{100 * pooled['candidate']['accuracy']:.1f} %" in text
     assert f"{100 * pooled['difference']:+.1f} points" in text
     drawn = [svg for svg in opened.find_elements("css selector", "svg") if svg.is_displayed()]
-    assert len(drawn) == 4 and all(svg.size["width"] > 300 and svg.size["height"] > 50 for svg in drawn)
+    assert len(drawn) == 4 and all(
+        svg.size["width"] > 300 and svg.size["height"] > 50 for svg in drawn
+    )
     test = f"{100 * read_json(root / 'reports/eval_test/test.json')['overall']['accuracy']:.1f} %"
     details = opened.find_element("css selector", "#test + details")
     assert "last look by a person" in details.text and test not in details.text
@@ -101,12 +132,23 @@ def test_a_persons_eye_sees_the_reports_own_numbers(opened, root):
 
 
 def test_hostile_text_stays_text_in_a_browser(opened):
-    assert opened.execute_script("return document.querySelectorAll('script, img, iframe, object, embed').length") == 0
+    assert (
+        opened.execute_script(
+            "return document.querySelectorAll('script, img, iframe, object, embed').length"
+        )
+        == 0
+    )
     opened.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
     text = opened.execute_script("return document.body.innerText")
-    assert text.count("</script><script>alert(1)</script>") >= 3 and "{{7*7}}" in text and "\u202e" not in text
+    assert (
+        text.count("</script><script>alert(1)</script>") >= 3
+        and "{{7*7}}" in text
+        and "\u202e" not in text
+    )
     replies = [element.text for element in opened.find_elements("css selector", ".sample .text")]
-    assert any("<script>alert(1)" in reply and len(reply) <= 500 for reply in replies), "a reply of a megabyte is cut"
+    assert any("<script>alert(1)" in reply and len(reply) <= 500 for reply in replies), (
+        "a reply of a megabyte is cut"
+    )
     with pytest.raises(Exception, match=r"no such alert|NoAlert"):
         _ = opened.switch_to.alert.text
 
@@ -115,7 +157,8 @@ def test_no_table_is_cut_at_the_width_of_a_laptop(opened, browser):
     browser.set_window_size(1280, 900)
     opened.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")
     cut = (
-        "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.slice(0, 80))"
+        "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth"
+        " + 1).map(e => e.innerText.slice(0, 80))"
     )
     boxes = "[...document.querySelectorAll('.scroll')].map(e => e.getBoundingClientRect())"
     wide = f"return {boxes}.filter(r => r.left < 0 || r.right > innerWidth)"
@@ -128,17 +171,28 @@ def test_no_table_is_cut_at_the_width_of_a_laptop(opened, browser):
 
 def test_a_mark_of_the_search_leads_to_its_card(opened):
     mark = opened.find_element("css selector", ".wide svg a[href='#exp-7'] path")
-    opened.execute_script("arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))", mark)
+    opened.execute_script(
+        "arguments[0].dispatchEvent(new MouseEvent('click', {bubbles: true}))", mark
+    )
     assert opened.execute_script("return location.hash") == "#exp-7"
 
 
 @pytest.mark.parametrize(
-    ("width", "scheme", "media"), [(390, "light", "screen"), (390, "dark", "screen"), (1000, "dark", "screen"), (794, "light", "print")]
+    ("width", "scheme", "media"),
+    [
+        (390, "light", "screen"),
+        (390, "dark", "screen"),
+        (1000, "dark", "screen"),
+        (794, "light", "print"),
+    ],
 )
 def test_it_fits_and_can_be_read_on_a_phone_in_the_dark_and_in_print(opened, width, scheme, media):
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": [{"name": "prefers-color-scheme", "value": scheme}]})
+    opened.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"media": media, "features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
     try:
         opened.refresh()
         assert opened.execute_script("return document.documentElement.scrollWidth") <= width

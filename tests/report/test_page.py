@@ -78,7 +78,9 @@ def drawn_once():
 
 @pytest.fixture
 def params():
-    return read_params("experiment", "model", "data", "benchmark", "train", "engine", "evaluate", "judge")
+    return read_params(
+        "experiment", "model", "data", "benchmark", "train", "engine", "evaluate", "judge"
+    )
 
 
 @pytest.fixture
@@ -87,7 +89,11 @@ def run(tmp_path):
 
 
 def judged(root, incumbent="reports/baseline", hypothesis="It helps."):
-    judge_reports(root, Judge("rules", "rules", 0.05, 0.01, 0.2), Experiment("synthetic", hypothesis, "", incumbent))
+    judge_reports(
+        root,
+        Judge("rules", "rules", 0.05, 0.01, 0.2),
+        Experiment("synthetic", hypothesis, "", incumbent),
+    )
     return root
 
 
@@ -99,16 +105,37 @@ def test_the_page_shows_the_reports_own_numbers(run, params):
     text = page(run, params).text
     pooled = read_json(run / "reports/judge.json")["evidence"]["pooled"]
     assert "Accepted." in text and f"{100 * pooled['difference']:+.1f} points" in text
-    for name, split in (("eval_val", "val"), ("baseline", "val"), ("eval_test", "test"), ("baseline", "test")):
+    for name, split in (
+        ("eval_val", "val"),
+        ("baseline", "val"),
+        ("eval_test", "test"),
+        ("baseline", "test"),
+    ):
         for scores in read_json(run / "reports" / name / f"{split}.json")["benchmarks"].values():
-            assert f"{100 * scores['accuracy']:.1f} %" in text and f"{100 * scores['lenient']:.1f} %" in text
+            assert (
+                f"{100 * scores['accuracy']:.1f} %" in text
+                and f"{100 * scores['lenient']:.1f} %" in text
+            )
 
 
 def test_the_page_asks_nothing_of_the_network_and_runs_nothing(run, params):
     html = render(gather(run, params))
     tags = Page(html).tags
-    assert not {tag for tag, _ in tags} & {"script", "link", "img", "iframe", "object", "embed", "form", "base"}
-    assert not [attrs for _, attrs in tags if any(name in attrs for name in ("src", "srcset", "action", "xlink:href", "target"))]
+    assert not {tag for tag, _ in tags} & {
+        "script",
+        "link",
+        "img",
+        "iframe",
+        "object",
+        "embed",
+        "form",
+        "base",
+    }
+    assert not [
+        attrs
+        for _, attrs in tags
+        if any(name in attrs for name in ("src", "srcset", "action", "xlink:href", "target"))
+    ]
     assert all(INTERNAL.fullmatch(attrs["href"] or "") for _, attrs in tags if "href" in attrs)
     assert not re.search(r"url\((?!#)|@import|https?://", html)
     assert not [name for _, attrs in tags for name in attrs if name.startswith("on")]
@@ -126,14 +153,22 @@ def test_test_scores_are_folded_away_and_nowhere_else(run, params):
 
 
 def test_hostile_text_stays_text(run, params):
-    params.experiment.name = params.experiment.hypothesis = params.model.name = params.benchmark.name = HOSTILE
+    params.experiment.name = params.experiment.hypothesis = params.model.name = (
+        params.benchmark.name
+    ) = HOSTILE
     for name in ("eval_val", "baseline"):
         write_side(run / "reports" / name, make_rows(0.5, 10, seed=len(name), tasks=(HOSTILE, "b")))
-    write_json(run / "reports/build_benchmark.json", {"tasks": {HOSTILE: {"val": 10}, "b": {"val": 10}}})
+    write_json(
+        run / "reports/build_benchmark.json", {"tasks": {HOSTILE: {"val": 10}, "b": {"val": 10}}}
+    )
     judged(run, hypothesis=HOSTILE)
     html = render(gather(run, params))
     shown = Page(html)
-    assert not {tag for tag, _ in shown.tags} & {"script", "img"} and "{{7*7}}" in shown.text and "alert(1)" in shown.text
+    assert (
+        not {tag for tag, _ in shown.tags} & {"script", "img"}
+        and "{{7*7}}" in shown.text
+        and "alert(1)" in shown.text
+    )
     assert not set(html) & {"\x00", "\x1b", "\u202e"}
     assert not [attrs for _, attrs in shown.tags if "onerror" in attrs]
 
@@ -147,10 +182,16 @@ def test_identical_runs_differ_only_in_the_line_of_timings(run, params):
     first = render(gather(run, params))
     for name in ("eval_val/val.json", "baseline/val.json", "eval_test/test.json", "train.json"):
         report = read_json(run / "reports" / name)
-        changed = {key: 999.0 for key in ("runtime_s", "tokens_per_s", "peak_memory_gib") if key in report}
+        changed = {
+            key: 999.0 for key in ("runtime_s", "tokens_per_s", "peak_memory_gib") if key in report
+        }
         write_json(run / "reports" / name, {**report, **changed})
     second = render(gather(run, params))
-    differing = [line for line in zip(first.splitlines(), second.splitlines(), strict=True) if line[0] != line[1]]
+    differing = [
+        line
+        for line in zip(first.splitlines(), second.splitlines(), strict=True)
+        if line[0] != line[1]
+    ]
     assert len(differing) == 1 and 'id="timings"' in differing[0][0]
 
 
@@ -168,14 +209,26 @@ def test_a_veto_and_an_open_question_are_said_at_the_top(run, params):
     assert "Rejected." in text and "Veto: items_sha256" in text
 
 
-@pytest.mark.parametrize("losses", [[], [1.0], [float("nan"), float("inf")], [0.0, 0.0, 0.0], [1e9, 1e-9], [3.0, 2.0, float("nan")]])
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [],
+        [1.0],
+        [float("nan"), float("inf")],
+        [0.0, 0.0, 0.0],
+        [1e9, 1e-9],
+        [3.0, 2.0, float("nan")],
+    ],
+)
 def test_any_loss_curve_makes_a_valid_drawing(losses, tmp_path):
     write_losses(tmp_path / "loss.csv", losses, held_out=losses)
     drawn = _losses(tmp_path / "loss.csv")["curve"]
     assert bool(drawn) == any(math.isfinite(loss) for loss in losses)
     for svg in drawn.values():
         for tag, attrs in Page(svg).tags:
-            assert not re.search(r"nan|infinity", " ".join(str(value) for value in attrs.values()), re.IGNORECASE), tag
+            assert not re.search(
+                r"nan|infinity", " ".join(str(value) for value in attrs.values()), re.IGNORECASE
+            ), tag
 
 
 def test_a_long_curve_is_thinned_but_keeps_its_ends():
@@ -192,36 +245,83 @@ def test_drawings_on_one_page_share_no_identifier(run, params):
 def test_the_champions_path_and_every_experiment_are_on_the_page(run, params):
     path = write_search(run / "experiments", 30)
     content = gather(run, params)
-    assert [card["folder"] for card in content["path"]] == path and content["champion"]["folder"] == path[-1]
+    assert [card["folder"] for card in content["path"]] == path and content["champion"][
+        "folder"
+    ] == path[-1]
     shown = Page(render(content))
     ids = {attrs.get("id") for _, attrs in shown.tags}
     assert {f"exp-{k}" for k in range(1, 31)} <= ids
-    assert {attrs["href"] for _, attrs in shown.tags if "href" in attrs} <= {f"#{name}" for name in ids if name}, "a link leads nowhere"
+    assert {attrs["href"] for _, attrs in shown.tags if "href" in attrs} <= {
+        f"#{name}" for name in ids if name
+    }, "a link leads nowhere"
     assert f"The champion is {path[-1]} ; its path: 0001 →" in shown.text
 
 
 def test_a_card_says_what_was_tried_why_and_what_came_of_it(run, params):
     write_experiment(run / "experiments", 1, "start", "KEPT", changes=[], accuracy=0.4)
     write_experiment(
-        run / "experiments", 2, "half-rate", "DISCARDED", parent="0001-start", incumbent="experiments/0001-start", accuracy=0.3,
-        words={"Reason": "It forgets."}, cost={"tokens": 1234, "money": 0.05},
-    )  # fmt: skip
-    write_experiment(run / "experiments", 3, "too-big", "CRASHED", parent="0001-start", reason="dvc repro failed at train: out of memory")
+        run / "experiments",
+        2,
+        "half-rate",
+        "DISCARDED",
+        parent="0001-start",
+        incumbent="experiments/0001-start",
+        accuracy=0.3,
+        words={"Reason": "It forgets."},
+        cost={"tokens": 1234, "money": 0.05},
+    )
+    write_experiment(
+        run / "experiments",
+        3,
+        "too-big",
+        "CRASHED",
+        parent="0001-start",
+        reason="dvc repro failed at train: out of memory",
+    )
     text = page(run, params).text
-    for told in ("half-rate helps", "train.learning_rate 0.001 → 0.0005", "50.0 % → 30.0 %", "-20.0 points (-25.0 to -15.0)", "It forgets.",
-                 "7 min", "cost.tokens 1234", "out of memory", "▲ kept 1", "● discarded 1", "✚ crashed 1"):  # fmt: skip
+    for told in (
+        "half-rate helps",
+        "train.learning_rate 0.001 → 0.0005",
+        "50.0 % → 30.0 %",
+        "-20.0 points (-25.0 to -15.0)",
+        "It forgets.",
+        "7 min",
+        "cost.tokens 1234",
+        "out of memory",
+        "▲ kept 1",
+        "● discarded 1",
+        "✚ crashed 1",
+    ):
         assert told in text, told
 
 
 def test_a_broken_record_is_named_and_the_rest_is_shown(run, params):
     write_experiment(run / "experiments", 1, "start", "KEPT")
-    for name, text in (("0002-broken", "{"), ("0003-list", "[]"), ("notes", ""), ("0004-deep", "[" * 100_000)):
+    for name, text in (
+        ("0002-broken", "{"),
+        ("0003-list", "[]"),
+        ("notes", ""),
+        ("0004-deep", "[" * 100_000),
+    ):
         (run / "experiments" / name).mkdir()
         (run / "experiments" / name / "record.json").write_text(text)
     write_experiment(run / "experiments", 5, "loop", "KEPT", parent="0005-loop")
-    write_experiment(run / "experiments", 6, "odd", "DISCARDED", evidence="none", changes="none", hypothesis=None, parent="0099-gone")
+    write_experiment(
+        run / "experiments",
+        6,
+        "odd",
+        "DISCARDED",
+        evidence="none",
+        changes="none",
+        hypothesis=None,
+        parent="0099-gone",
+    )
     text = page(run, params).text
-    assert "0002-broken, 0003-list, 0004-deep, notes" in text and "0001-start" in text and "3 experiments" in text
+    assert (
+        "0002-broken, 0003-list, 0004-deep, notes" in text
+        and "0001-start" in text
+        and "3 experiments" in text
+    )
 
 
 def test_error_samples_are_of_validation_and_first_what_got_lost(run, params):
@@ -232,15 +332,23 @@ def test_error_samples_are_of_validation_and_first_what_got_lost(run, params):
     (part,) = error_samples(run, "reports/baseline")
     assert (part["n"], part["wrong"], part["lost"], len(part["items"])) == (40, 20, 3, EACH)
     assert {sample["reply"] for sample in part["items"][:3]} == {"wrong 0", "wrong 1", "wrong 2"}
-    assert all(sample["incumbent_right"] for sample in part["items"][:3]) and not part["items"][3]["incumbent_right"]
-    assert all(f"val question {sample['reply'].split()[1]}" == sample["question"] for sample in part["items"])
+    assert (
+        all(sample["incumbent_right"] for sample in part["items"][:3])
+        and not part["items"][3]["incumbent_right"]
+    )
+    assert all(
+        f"val question {sample['reply'].split()[1]}" == sample["question"]
+        for sample in part["items"]
+    )
     assert error_samples(run, "reports/baseline") == [part]
 
 
 def write_items(run, rows):
     folder = run / "data/benchmark/val"
     folder.mkdir(parents=True, exist_ok=True)
-    items = [{"item_id": row.item_id, "question": f"val question {int(row.gold) - 100}"} for row in rows]
+    items = [
+        {"item_id": row.item_id, "question": f"val question {int(row.gold) - 100}"} for row in rows
+    ]
     (folder / "chain_sum.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
 
 
@@ -248,7 +356,10 @@ def test_no_text_of_the_test_split_is_shown(run, params):
     html = render(gather(run, params))
     assert "SECRET TEST QUESTION" not in html  # of generate_data.json's hits
     rows = read_json(run / "reports/generate_data.json")
-    write_json(run / "reports/generate_data.json", {**rows, "new": {"example": "ANOTHER SECRET", "share": 0.25}})
+    write_json(
+        run / "reports/generate_data.json",
+        {**rows, "new": {"example": "ANOTHER SECRET", "share": 0.25}},
+    )
     text = page(run, params).text
     assert "ANOTHER SECRET" not in text and "new.share 0.25" in text
 
@@ -256,7 +367,9 @@ def test_no_text_of_the_test_split_is_shown(run, params):
 def test_reports_with_new_keys_and_without_optional_ones_are_shown(run, params):
     verdict = read_json(run / "reports/judge.json")
     del verdict["curve"]
-    write_json(run / "reports/judge.json", {**verdict, "spending": {"number": 7, "alpha_spent": 0.01}})
+    write_json(
+        run / "reports/judge.json", {**verdict, "spending": {"number": 7, "alpha_spent": 0.01}}
+    )
     data = read_json(run / "reports/generate_data.json")
     for source in data["sources"].values():
         del source["too_long"]
@@ -267,13 +380,20 @@ def test_reports_with_new_keys_and_without_optional_ones_are_shown(run, params):
 
 
 @pytest.mark.parametrize("more", [None, {"items": 1511, "towards": "accept", "power": 0.8}])
-def test_looks_guards_and_a_language_models_opinion_are_told_where_the_verdict_has_them(run, params, more):
+def test_looks_guards_and_a_language_models_opinion_are_told_where_the_verdict_has_them(
+    run, params, more
+):
     verdict = read_json(run / "reports/judge.json")
     evidence = verdict["evidence"]
     evidence |= {"level": 0.0076, "look": 2, "further_items": more}
-    evidence["guarded"] = [{"benchmark": HOSTILE, "low": -0.15, "high": 0.07, "margin": 0.1, "verdict": "unknown"}]
+    evidence["guarded"] = [
+        {"benchmark": HOSTILE, "low": -0.15, "high": 0.07, "margin": 0.1, "verdict": "unknown"}
+    ]
     opinion = read_json(HERE / "judge_vetoed.json")["opinion"] | {"model": HOSTILE}
-    write_json(run / "reports/judge.json", {**verdict, "outcome": "inconclusive", "accepted": False, "opinion": opinion})
+    write_json(
+        run / "reports/judge.json",
+        {**verdict, "outcome": "inconclusive", "accepted": False, "opinion": opinion},
+    )
     text = page(run, params).text
     assert "accepted below 0.0076 (look 2 at these items, 0.05 over all looks)" in text
     assert "0.0076 is this look's share of it" in text, "the number is explained"
@@ -281,21 +401,36 @@ def test_looks_guards_and_a_language_models_opinion_are_told_where_the_verdict_h
     assert ("more items would decide towards “accept”" in text) == bool(more and more["items"])
 
 
-@pytest.mark.parametrize(("primary", "metric", "told"), [
-    ("chain_sum", "correct", "Strict accuracy 30.0 % → 40.0 % (+10.0 points"), ("", "score", "Mean score 30.0 % → 40.0 % (+10.0 points"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("primary", "metric", "told"),
+    [
+        ("chain_sum", "correct", "Strict accuracy 30.0 % → 40.0 % (+10.0 points"),
+        ("", "score", "Mean score 30.0 % → 40.0 % (+10.0 points"),
+    ],
+)
 def test_the_sentence_at_the_top_is_about_what_decided(run, params, capsys, primary, metric, told):
     verdict = read_json(run / "reports/judge.json")
     evidence = verdict["evidence"] | {"primary": primary, "metric": metric}
     key = "accuracy" if metric == "correct" else "score"
     decided = evidence["benchmarks"][primary] if primary else evidence["pooled"]
-    decided["incumbent"][key], decided["candidate"][key], decided["difference"], decided["n"] = 0.3, 0.4, 0.1, 77
+    decided["incumbent"][key], decided["candidate"][key], decided["difference"], decided["n"] = (
+        0.3,
+        0.4,
+        0.1,
+        77,
+    )
     write_json(run / "reports/judge.json", {**verdict, "evidence": evidence})
     text = page(run, params).text
-    assert f"Accepted. {told}" in text and "on 77 validation items of" in text and ("chain_sum , which decides" in text) == bool(primary)
+    assert (
+        f"Accepted. {told}" in text
+        and "on 77 validation items of" in text
+        and ("chain_sum , which decides" in text) == bool(primary)
+    )
     show(run / "reports")
     said = capsys.readouterr().out
-    assert "0.300 -> 0.400, +0.100" in said and ("77 validation items of chain_sum" in said) == bool(primary)
+    assert "0.300 -> 0.400, +0.100" in said and (
+        "77 validation items of chain_sum" in said
+    ) == bool(primary)
 
 
 def test_repeats_of_an_item_are_no_further_items(run, params):
@@ -310,18 +445,31 @@ def test_repeats_of_an_item_are_no_further_items(run, params):
 def test_sweeps_are_read_from_dvcs_refs(run, params):
     def git(*arguments, **more):
         identity = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")
-        return subprocess.run(["git", *identity, *arguments], cwd=run, check=True, capture_output=True, text=True, **more).stdout.strip()
+        return subprocess.run(
+            ["git", *identity, *arguments],
+            cwd=run,
+            check=True,
+            capture_output=True,
+            text=True,
+            **more,
+        ).stdout.strip()
 
     git("init", "-q")
-    (run / "params.yaml").write_text("train: {learning_rate: 0.001, seed: 1}\nexperiment: {name: a}\n")
+    (run / "params.yaml").write_text(
+        "train: {learning_rate: 0.001, seed: 1}\nexperiment: {name: a}\n"
+    )
     git("add", "-f", "params.yaml", "reports/judge.json")
     git("commit", "-qm", "base")
     base = git("rev-parse", "HEAD")
     verdict = read_json(run / "reports/judge.json")
-    for k, (name, rate) in enumerate((("sad-newt", 0.002), ("fit-lynx", 0.003), (f"x{HOSTILE[:3]}".replace("<", "_"), 0.004))):
+    for k, (name, rate) in enumerate(
+        (("sad-newt", 0.002), ("fit-lynx", 0.003), (f"x{HOSTILE[:3]}".replace("<", "_"), 0.004))
+    ):
         verdict["evidence"]["pooled"]["candidate"]["accuracy"] = 0.5 + k / 10
         write_json(run / "reports/judge.json", verdict)
-        (run / "params.yaml").write_text(f"train: {{learning_rate: {rate}, seed: 1}}\nexperiment: {{name: b}}\n")
+        (run / "params.yaml").write_text(
+            f"train: {{learning_rate: {rate}, seed: 1}}\nexperiment: {{name: b}}\n"
+        )
         git("commit", "-qam", name)
         git("update-ref", f"refs/exps/{base[:2]}/{base[2:]}/{name}", "HEAD")
         git("reset", "-q", "--hard", base)
@@ -329,7 +477,8 @@ def test_sweeps_are_read_from_dvcs_refs(run, params):
     (found,) = lineage.read_sweeps(run)
     assert found["base"] == base[:7] and found["keys"] == ["train.learning_rate"]
     assert [(row["changed"], round(row["accuracy"], 2)) for row in found["rows"]] == [
-        ({"train.learning_rate": rate}, score) for rate, score in ((0.004, 0.7), (0.003, 0.6), (0.002, 0.5))
+        ({"train.learning_rate": rate}, score)
+        for rate, score in ((0.004, 0.7), (0.003, 0.6), (0.002, 0.5))
     ]
     text = page(run, params).text
     assert "Sweep from " + base[:7] in text and "fit-lynx" in text and "agent adopt NAME" in text
@@ -339,11 +488,25 @@ def test_a_sweep_shows_the_figures_that_decided(run):
     whole = read_json(run / "reports/judge.json")
     evidence = whole["evidence"] | {"primary": "chain_sum"}
     part, pooled = evidence["benchmarks"]["chain_sum"], evidence["pooled"]
-    part |= {"n": 40, "difference": 0.25, "candidate": part["candidate"] | {"accuracy": 0.75, "score": 0.5}}
-    pooled |= {"n": 80, "difference": 0.0, "candidate": pooled["candidate"] | {"accuracy": 0.5, "score": 0.5}}
-    for changes, expected in (({}, (0.75, 40, 0.25)), ({"primary": ""}, (0.5, 80, 0.0)), ({"metric": "score"}, (0.5, 40, 0.25))):
+    part |= {
+        "n": 40,
+        "difference": 0.25,
+        "candidate": part["candidate"] | {"accuracy": 0.75, "score": 0.5},
+    }
+    pooled |= {
+        "n": 80,
+        "difference": 0.0,
+        "candidate": pooled["candidate"] | {"accuracy": 0.5, "score": 0.5},
+    }
+    for changes, expected in (
+        ({}, (0.75, 40, 0.25)),
+        ({"primary": ""}, (0.5, 80, 0.0)),
+        ({"metric": "score"}, (0.5, 40, 0.25)),
+    ):
         verdict = json.dumps(whole | {"evidence": evidence | changes}).encode()
-        (row,) = lineage._sweep("base", [("sad-newt", "tip")], {"tip:reports/judge.json": verdict})["rows"]
+        (row,) = lineage._sweep("base", [("sad-newt", "tip")], {"tip:reports/judge.json": verdict})[
+            "rows"
+        ]
         assert (row["accuracy"], row["n"], row["difference"]) == expected
 
 
@@ -373,9 +536,14 @@ def test_a_chart_and_a_champion_are_of_what_the_same_items_and_settings_measured
     record = read_json(folder / crashed / "record.json")
     write_json(folder / crashed / "record.json", {**record, "words": "OOM: halve the batch."})
     cards, _ = lineage.read_experiments(folder)
-    assert [card["number"] for card in lineage.comparable(cards)] == [2, 3] and not any(card["champion"] for card in cards)
+    assert [card["number"] for card in lineage.comparable(cards)] == [2, 3] and not any(
+        card["champion"] for card in cards
+    )
     text = Page(render(gather(run, params))).text
-    assert "1 of the experiments below were measured on other items" in text and "None has been kept" in text
+    assert (
+        "1 of the experiments below were measured on other items" in text
+        and "None has been kept" in text
+    )
     assert "OOM: halve the batch." in text  # a crash's explanation is on the page
 
 
@@ -383,7 +551,9 @@ def test_without_experiments_nothing_is_compared():
     assert lineage.comparable([]) == []
 
 
-def test_the_noise_of_the_engine_stands_beside_the_verdict_and_of_an_exact_one_nothing(run, params, capsys):
+def test_the_noise_of_the_engine_stands_beside_the_verdict_and_of_an_exact_one_nothing(
+    run, params, capsys
+):
     exact = page(run, params).text
     path = run / "reports/eval_val/val.json"
     summary = read_json(path)

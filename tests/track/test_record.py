@@ -1,4 +1,6 @@
-"""What a run is logged as: the key says what it is, and nothing unseen, secret or nameless gets in."""
+"""What a run is logged as: the key says what it is, and nothing unseen, secret or nameless
+gets in.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ from tests.synthetic import write_losses, write_run
 @pytest.fixture
 def run(tmp_path):
     write_run(tmp_path, n=20)
-    judge_reports(tmp_path, Judge("rules", "rules", 0.05, 0.01, 0.2), Experiment("synthetic", "It helps.", "", "reports/baseline"))
+    judge_reports(
+        tmp_path,
+        Judge("rules", "rules", 0.05, 0.01, 0.2),
+        Experiment("synthetic", "It helps.", "", "reports/baseline"),
+    )
     return tmp_path
 
 
@@ -74,7 +80,9 @@ def test_the_key_is_of_params_verdict_and_what_the_lock_says_came_out(run, secti
 
 
 def test_what_shapes_no_result_makes_no_new_run(run, sections):
-    """What dvc.yaml tracks for a stage before report and track is a run's own; a timeout, a retry or a port is not."""
+    """What dvc.yaml tracks for a stage before report and track is a run's own; a timeout, a retry
+    or a port is not.
+    """
     (run / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
     before = make_record(run, sections).key
 
@@ -86,18 +94,31 @@ def test_what_shapes_no_result_makes_no_new_run(run, sections):
         return key
 
     for section, name, value in (
-        ("launcher", "timeout_h", 1.0), ("launcher", "checkpoint_steps", 7), ("evaluate", "retries", 9), ("evaluate", "concurrency", 3),
-        ("engine", "startup_timeout_s", 9.0), ("engine", "gpu_memory_utilization", 0.5), ("tracking", "experiment", "elsewhere"),
-    ):  # fmt: skip
+        ("launcher", "timeout_h", 1.0),
+        ("launcher", "checkpoint_steps", 7),
+        ("evaluate", "retries", 9),
+        ("evaluate", "concurrency", 3),
+        ("engine", "startup_timeout_s", 9.0),
+        ("engine", "gpu_memory_utilization", 0.5),
+        ("tracking", "experiment", "elsewhere"),
+    ):
         assert after(section, name, value) == before, f"{section}.{name}"
     for section, name, value in (
-        ("train", "learning_rate", 0.5), ("launcher", "workers", 2), ("evaluate", "seed", 9), ("engine", "extra_args", ["--x"]),
-        ("judge", "alpha", 0.01), ("data", "seed", 99), ("model", "dtype", "float16"), ("experiment", "hypothesis", "another"),
-    ):  # fmt: skip
+        ("train", "learning_rate", 0.5),
+        ("launcher", "workers", 2),
+        ("evaluate", "seed", 9),
+        ("engine", "extra_args", ["--x"]),
+        ("judge", "alpha", 0.01),
+        ("data", "seed", 99),
+        ("model", "dtype", "float16"),
+        ("experiment", "hypothesis", "another"),
+    ):
         assert after(section, name, value) != before, f"{section}.{name}"
 
 
-@pytest.mark.parametrize("lock", ["", "[]", "stages: {a: {cmd: x}}", "stages: {a: {outs: [{path: x}]}}", "}{"])
+@pytest.mark.parametrize(
+    "lock", ["", "[]", "stages: {a: {cmd: x}}", "stages: {a: {outs: [{path: x}]}}", "}{"]
+)
 def test_any_lock_gives_a_record(run, sections, lock):
     (run / "dvc.lock").write_text(lock)
     assert make_record(run, sections).datasets == []
@@ -106,16 +127,30 @@ def test_any_lock_gives_a_record(run, sections, lock):
 def test_data_sets_are_named_with_their_hashes_and_uses(run, sections):
     (run / "dvc.lock").write_text(LOCK)
     found = {each.context: each for each in make_record(run, sections).datasets}
-    assert {use: each.digest[0] for use, each in found.items()} == {"training": "0", "validation": "1", "test": "2"}
-    assert found["training"].rows == 634 and found["validation"].rows == 40 and all(len(each.digest) <= 36 for each in found.values())
+    assert {use: each.digest[0] for use, each in found.items()} == {
+        "training": "0",
+        "validation": "1",
+        "test": "2",
+    }
+    assert (
+        found["training"].rows == 634
+        and found["validation"].rows == 40
+        and all(len(each.digest) <= 36 for each in found.values())
+    )
 
 
 def test_a_sweep_and_a_session_are_parents(run, sections, monkeypatch):
+    for name in ("PAWL_SESSION", "DVC_EXP_BASELINE_REV", "DVC_EXP_NAME"):
+        monkeypatch.delenv(name, raising=False)
     assert make_record(run, sections).parent is None
     monkeypatch.setenv("DVC_EXP_BASELINE_REV", "c" * 40)
     monkeypatch.setenv("DVC_EXP_NAME", "fit-lynx")
     swept = make_record(run, sections)
-    assert swept.parent.kind == "sweep" and swept.parent.name == "sweep from ccccccc" and "fit-lynx" in swept.name
+    assert (
+        swept.parent.kind == "sweep"
+        and swept.parent.name == "sweep from ccccccc"
+        and "fit-lynx" in swept.name
+    )
     assert not swept.champion, "one of a sweep is no champion before it is adopted"
     monkeypatch.setenv("PAWL_SESSION", "2026-11-29 night")
     assert make_record(run, sections).parent.kind == "session"
@@ -124,7 +159,9 @@ def test_a_sweep_and_a_session_are_parents(run, sections, monkeypatch):
 
 def test_the_page_is_logged_only_with_its_own_verdict(run, sections):
     page = run / "reports/index.html"
-    page.write_text(f'<meta name="verdict-sha256" content="{sha256_file(run / "reports/judge.json")}">')
+    page.write_text(
+        f'<meta name="verdict-sha256" content="{sha256_file(run / "reports/judge.json")}">'
+    )
     assert (page, "") in make_record(run, sections).artifacts
     change(run / "reports" / "judge.json", outcome="reject", accepted=False)
     assert (page, "") not in make_record(run, sections).artifacts
@@ -133,10 +170,13 @@ def test_the_page_is_logged_only_with_its_own_verdict(run, sections):
 def test_what_was_measured_on_test_items_is_apart(run, sections):
     record = make_record(run, sections)
     places = {path.name: where for path, where in record.artifacts}
-    assert {where.split("/")[0] for path, where in record.artifacts if path.name == "test.json"} == {"test"} and places[
-        "loss.csv"
-    ] == "reports"
-    scores = [read_json(run / f"reports/{name}/test.json")["overall"]["accuracy"] for name in ("eval_test", "baseline")]
+    assert {
+        where.split("/")[0] for path, where in record.artifacts if path.name == "test.json"
+    } == {"test"} and places["loss.csv"] == "reports"
+    scores = [
+        read_json(run / f"reports/{name}/test.json")["overall"]["accuracy"]
+        for name in ("eval_test", "baseline")
+    ]
     values = {metric.name: metric.value for metric in record.metrics}
     assert [values["test/overall/accuracy"], values["test/baseline/overall/accuracy"]] == scores
     assert not [name for name in values if "test" in name and not name.startswith("test/")]
@@ -168,8 +208,15 @@ def test_scores_evidence_and_losses_have_their_names_and_steps(run, sections):
     steps = {}
     for metric in record.metrics:
         steps.setdefault(metric.name, []).append(metric.step)
-    assert {"val/chain_sum/accuracy", "val/overall/lenient", "baseline_val/overall/accuracy", "evidence/overall/p_better"} <= set(steps)
-    assert steps["loss/train"] == [5 * k for k in range(1, 17)] and steps["train/tokens_per_s"] == [80]
+    assert {
+        "val/chain_sum/accuracy",
+        "val/overall/lenient",
+        "baseline_val/overall/accuracy",
+        "evidence/overall/p_better",
+    } <= set(steps)
+    assert steps["loss/train"] == [5 * k for k in range(1, 17)] and steps["train/tokens_per_s"] == [
+        80
+    ]
     assert "human eyes" in record.tags["pawl.test_scores"]
 
 
@@ -184,14 +231,24 @@ def test_long_and_hostile_text_is_cut_and_visible(run, sections):
     assert len(value) <= 6000 and "\x00" not in value and "\x1b" not in value
 
 
-@pytest.mark.parametrize("name", ["a/../b", "/", "", "a//b", "..", "sum(1)", "x" * 500, "ünï:cödé", "../../etc/passwd"])
+@pytest.mark.parametrize(
+    "name", ["a/../b", "/", "", "a//b", "..", "sum(1)", "x" * 500, "ünï:cödé", "../../etc/passwd"]
+)
 def test_every_name_becomes_one_that_mlflow_takes(name):
     made = mlflow_name(name)
-    assert re.fullmatch(r"[/\w.\- :]{1,250}", made) and ".." not in made.split("/") and not made.startswith("/") and "//" not in made
+    assert (
+        re.fullmatch(r"[/\w.\- :]{1,250}", made)
+        and ".." not in made.split("/")
+        and not made.startswith("/")
+        and "//" not in made
+    )
 
 
 def test_different_names_stay_different():
-    assert mlflow_name("a(b") != mlflow_name("a)b") and mlflow_name("val/chain_sum/accuracy") == "val/chain_sum/accuracy"
+    assert (
+        mlflow_name("a(b") != mlflow_name("a)b")
+        and mlflow_name("val/chain_sum/accuracy") == "val/chain_sum/accuracy"
+    )
 
 
 def test_a_missing_report_is_named(run, sections):
@@ -204,8 +261,14 @@ def test_a_missing_report_is_named(run, sections):
 def test_what_the_teacher_cost_is_logged(run, sections):
     usage = {"model": "m", "requests": 7, "prompt_tokens": 70, "output_tokens": 21, "cost": 0.5}
     change(run / "reports" / "generate_data.json", teacher={"strong": usage})
-    found = {metric.name: metric.value for metric in make_record(run, sections).metrics if metric.name.startswith("teacher/")}
-    assert found == {f"teacher/strong/{name}": float(value) for name, value in usage.items() if name != "model"}
+    found = {
+        metric.name: metric.value
+        for metric in make_record(run, sections).metrics
+        if metric.name.startswith("teacher/")
+    }
+    assert found == {
+        f"teacher/strong/{name}": float(value) for name, value in usage.items() if name != "model"
+    }
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -222,11 +285,16 @@ def test_a_report_broken_in_one_place_is_logged_or_refused_and_never_a_bug(run, 
             assert error.where and str(error).count("\n") <= 2, what
             continue
         assert all(abs(metric.value) < 2**63 for metric in record.metrics), what
-        if what.startswith(("outcome", "accepted", "guards")) and not re.match(r"guards(\.\d+\.(guard|detail))?: (?!removed)", what):
+        if what.startswith(("outcome", "accepted", "guards")) and not re.match(
+            r"guards(\.\d+\.(guard|detail))?: (?!removed)", what
+        ):
             assert not record.champion or re.match(r"guards\.\d+: (removed|\{)", what), what
 
 
-@pytest.mark.parametrize("change_", [{"accepted": None}, {"guards": []}, {"guards": [{"guard": "complete", "passed": False}]}])
+@pytest.mark.parametrize(
+    "change_",
+    [{"accepted": None}, {"guards": []}, {"guards": [{"guard": "complete", "passed": False}]}],
+)
 def test_an_acceptance_that_its_guards_do_not_carry_is_refused(run, sections, change_):
     change(run / "reports/judge.json", **change_)
     with pytest.raises(PawlError, match=r"accepted should be|guards did not all pass"):

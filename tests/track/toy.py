@@ -1,4 +1,5 @@
-"""A quick stage that leaves what all stages before judge leave, made up, so that real judge, report, track, DVC and MLflow run after it.
+"""A quick stage that leaves what all stages before judge leave, made up, so that real judge,
+report, track, DVC and MLflow run after it.
 
 python -m tests.track.toy            the learning rate decides how good the candidate is
 """

@@ -1,9 +1,11 @@
 """Many trainings, one import of LLaMA-Factory: each is a fork, and may be killed at a step.
 
-python -m tests.train.forked ATTEMPTS.json            prints the exit status of each attempt as a JSON list (-9: killed)
+python -m tests.train.forked ATTEMPTS.json            prints the exit status of each attempt as a
+JSON list (-9: killed)
 
-An attempt: {"folder": where worker.py leaves its files, "runs": as in a job, "resume": true to go on from the last whole checkpoint,
-"kill_at": a step, "kill_in": "step" or "save" (after the trainer has written a checkpoint and before it is sealed)}.
+An attempt: {"folder": where worker.py leaves its files, "runs": as in a job, "resume": true to go
+on from the last whole checkpoint, "kill_at": a step, "kill_in": "step" or "save" (after the trainer
+has written a checkpoint and before it is sealed)}.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ def main() -> None:
 
 
 def attempt(
-    folder: str, runs: list[dict[str, Any]], resume: bool = False, kill_at: int = 0, kill_in: str = "step", watched: bool = True
+    folder: str,
+    runs: list[dict[str, Any]],
+    resume: bool = False,
+    kill_at: int = 0,
+    kill_in: str = "step",
+    watched: bool = True,
 ) -> int:
     Path(folder).mkdir(parents=True, exist_ok=True)
     child = os.fork()
@@ -39,7 +46,14 @@ def attempt(
         os._exit(code)
 
 
-def _train(folder: Path, runs: list[dict[str, Any]], resume: bool, kill_at: int, kill_in: str, watched: bool) -> int:
+def _train(
+    folder: Path,
+    runs: list[dict[str, Any]],
+    resume: bool,
+    kill_at: int,
+    kill_in: str,
+    watched: bool,
+) -> int:
     from llamafactory.train import tuner
     from transformers import TrainerCallback
 
@@ -48,7 +62,9 @@ def _train(folder: Path, runs: list[dict[str, Any]], resume: bool, kill_at: int,
     callback.SAVING_SHARE = 1e9  # whatever it costs: the tests kill at fixed steps
 
     class Killer(TrainerCallback):
-        """Comes before Watch, so that a kill in on_save finds a checkpoint that is written and not sealed."""
+        """Comes before Watch, so that a kill in on_save finds a checkpoint that is written and not
+        sealed.
+        """
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if kill_in == "step" and state.global_step == kill_at:

@@ -1,4 +1,6 @@
-"""What Pawl adds to the trainer: when a checkpoint is worth its time, and which weights and tokens are counted."""
+"""What Pawl adds to the trainer: when a checkpoint is worth its time, and which weights and tokens
+are counted.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +38,28 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def arguments_of(folder: Path, **changes: Any) -> Any:
-    given = {"output_dir": str(folder), "world_size": 1, "should_save": True, "load_best_model_at_end": False}
-    return SimpleNamespace(**given | changes, distributed_state=SimpleNamespace(wait_for_everyone=lambda: None))
+    given = {
+        "output_dir": str(folder),
+        "world_size": 1,
+        "should_save": True,
+        "load_best_model_at_end": False,
+    }
+    return SimpleNamespace(
+        **given | changes, distributed_state=SimpleNamespace(wait_for_everyone=lambda: None)
+    )
 
 
-def saved_steps(clock: Clock, folder: Path, *, save_s: float, evaluation_s: float = 0.0, **changes: Any) -> list[int]:
+def saved_steps(
+    clock: Clock, folder: Path, *, save_s: float, evaluation_s: float = 0.0, **changes: Any
+) -> list[int]:
     """The steps of 1 to 100, of a second each and each wished to be saved, that are."""
     watch, args, found = callback().Watch(folder), arguments_of(folder, **changes), []
     for step in range(1, 101):
         clock.now += 1.0
-        state, control = SimpleNamespace(global_step=step, max_steps=1000), SimpleNamespace(should_save=True)
+        state, control = (
+            SimpleNamespace(global_step=step, max_steps=1000),
+            SimpleNamespace(should_save=True),
+        )
         watch.on_step_end(args, state, control)
         clock.now += evaluation_s
         if evaluation_s:
@@ -57,23 +71,35 @@ def saved_steps(clock: Clock, folder: Path, *, save_s: float, evaluation_s: floa
     return found
 
 
-def test_checkpoints_take_no_more_than_a_twentieth_of_the_time(clock: Clock, tmp_path: Path) -> None:
+def test_checkpoints_take_no_more_than_a_twentieth_of_the_time(
+    clock: Clock, tmp_path: Path
+) -> None:
     assert saved_steps(clock, tmp_path, save_s=2.0) == [1, 41, 81]
-    assert saved_steps(clock, tmp_path, save_s=0.0) == list(range(1, 101)), "cheap ones are made as often as they are wished"
+    assert saved_steps(clock, tmp_path, save_s=0.0) == list(range(1, 101)), (
+        "cheap ones are made as often as they are wished"
+    )
 
 
-def test_the_time_of_an_evaluation_is_not_taken_for_that_of_saving(clock: Clock, tmp_path: Path) -> None:
+def test_the_time_of_an_evaluation_is_not_taken_for_that_of_saving(
+    clock: Clock, tmp_path: Path
+) -> None:
     assert len(saved_steps(clock, tmp_path, save_s=0.01, evaluation_s=5.0)) == 100
 
 
-def test_each_checkpoint_among_which_the_best_is_chosen_is_made(clock: Clock, tmp_path: Path) -> None:
+def test_each_checkpoint_among_which_the_best_is_chosen_is_made(
+    clock: Clock, tmp_path: Path
+) -> None:
     assert len(saved_steps(clock, tmp_path, save_s=50.0, load_best_model_at_end=True)) == 100
 
 
-def test_the_first_process_decides_for_all(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_process_decides_for_all(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import accelerate.utils
 
-    monkeypatch.setattr(accelerate.utils, "broadcast_object_list", lambda said: said.__setitem__(0, False))
+    monkeypatch.setattr(
+        accelerate.utils, "broadcast_object_list", lambda said: said.__setitem__(0, False)
+    )
     assert saved_steps(clock, tmp_path, save_s=0.0, world_size=2) == []
 
 
@@ -97,6 +123,10 @@ def test_weights_in_four_bits_are_counted_whatever_they_are_stored_in(itemsize: 
 
 def test_tokens_of_packed_rows_that_do_not_see_each_other_are_not_counted() -> None:
     """Their mask holds minus infinity, and the trainer would add it up."""
-    packed = arguments(train(extra={"neat_packing": True}), model="m", data="d", output="o", use_cpu=True)
+    packed = arguments(
+        train(extra={"neat_packing": True}), model="m", data="d", output="o", use_cpu=True
+    )
     plain = arguments(train(), model="m", data="d", output="o", use_cpu=True)
-    assert not callback()._counted(SimpleNamespace(**packed)) and callback()._counted(SimpleNamespace(**plain))
+    assert not callback()._counted(SimpleNamespace(**packed)) and callback()._counted(
+        SimpleNamespace(**plain)
+    )

@@ -52,7 +52,9 @@ def break_seal(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [truncate, flip, lose, unseal, break_seal])
-def test_a_checkpoint_that_is_not_whole_is_passed_over_for_the_one_before(tmp_path: Path, damage: Any) -> None:
+def test_a_checkpoint_that_is_not_whole_is_passed_over_for_the_one_before(
+    tmp_path: Path, damage: Any
+) -> None:
     saved(tmp_path, 20)
     damage(saved(tmp_path, 30))
     assert checkpoints.last_whole(tmp_path, remove_broken=False) == tmp_path / "checkpoint-20"
@@ -66,19 +68,38 @@ def test_without_a_whole_checkpoint_training_starts_again(tmp_path: Path) -> Non
     assert checkpoints.last_whole(tmp_path) is None
 
 
-CONFIG = {"learning_rate": 1e-3, "output_dir": "a", "dataset_dir": "b", "model_name_or_path": "c", "save_steps": 5}
+CONFIG = {
+    "learning_rate": 1e-3,
+    "output_dir": "a",
+    "dataset_dir": "b",
+    "model_name_or_path": "c",
+    "save_steps": 5,
+}
 BASE = {"files": {"model.safetensors": {"sha256": "1", "bytes": 2}}}
 LAUNCHER = {"kind": "local", "workers": 1, "nodes": 1, "timeout_h": 5.0}
 
 
-def key(tmp_path: Path, config: dict[str, Any] = CONFIG, base: Any = BASE, launcher: Any = LAUNCHER, rows: str = "x") -> str:
+def key(
+    tmp_path: Path,
+    config: dict[str, Any] = CONFIG,
+    base: Any = BASE,
+    launcher: Any = LAUNCHER,
+    rows: str = "x",
+) -> str:
     (tmp_path / "train.jsonl").write_text(rows)
     return checkpoints.key(checkpoints.made_of(config, tmp_path, base, launcher))
 
 
-def test_only_what_shapes_the_result_names_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_shapes_the_result_names_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = key(tmp_path)
-    moved = CONFIG | {"output_dir": "x", "dataset_dir": "y", "model_name_or_path": "z", "save_steps": 50}
+    moved = CONFIG | {
+        "output_dir": "x",
+        "dataset_dir": "y",
+        "model_name_or_path": "z",
+        "save_steps": 50,
+    }
     assert key(tmp_path, moved, launcher=LAUNCHER | {"timeout_h": 9.0}) == first
     others = [
         key(tmp_path, CONFIG | {"learning_rate": 2e-3}),
@@ -139,5 +160,7 @@ def test_tries_that_were_refused_do_not_cost_a_killed_training_its_checkpoints(r
 def test_a_seal_lists_every_file_with_its_hash(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, 1)
     assert sorted(json.loads((checkpoint / checkpoints.SEAL).read_text())) == [
-        "adapter_model.safetensors", "optimizer.pt", "trainer_state.json",
-    ]  # fmt: skip
+        "adapter_model.safetensors",
+        "optimizer.pt",
+        "trainer_state.json",
+    ]

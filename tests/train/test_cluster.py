@@ -1,4 +1,6 @@
-"""Where a training runs decides what it runs on: GPUs of a cluster count where the machine that starts it has none."""
+"""Where a training runs decides what it runs on: GPUs of a cluster count where the machine that
+starts it has none.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
             raise RayError("authentication failed")
 
     fake = SimpleNamespace(
-        init=init, cluster_resources=lambda: has, shutdown=lambda: closed.append(True), exceptions=SimpleNamespace(RayError=RayError)
+        init=init,
+        cluster_resources=lambda: has,
+        shutdown=lambda: closed.append(True),
+        exceptions=SimpleNamespace(RayError=RayError),
     )
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setitem(sys.modules, "ray", fake)
@@ -57,11 +62,17 @@ def head(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
     yield has
     cluster.cluster_gpus.cache_clear()
     after = signal.signal(signal.SIGTERM, before)
-    assert closed and after is before, "the connection is closed again, and a terminated stage unwinds as ever"
+    assert closed and after is before, (
+        "the connection is closed again, and a terminated stage unwinds as ever"
+    )
 
 
 def use_cpu(launcher: Launcher, **changes: Any) -> bool:
-    return bool(stage.configuration(train(**changes), launcher, Path("m"), read_params("evaluate").evaluate)["use_cpu"])
+    return bool(
+        stage.configuration(
+            train(**changes), launcher, Path("m"), read_params("evaluate").evaluate
+        )["use_cpu"]
+    )
 
 
 def test_a_head_without_a_gpu_trains_on_the_gpus_of_its_cluster(head: dict[str, float]) -> None:
@@ -83,31 +94,47 @@ def test_a_cluster_that_does_not_answer_is_named(head: dict[str, float]) -> None
         use_cpu(Launcher(**{**RAY, "address": "10.0.0.9:1"}))
     assert failed.value.where == "launcher.address" and failed.value.fix
     head["broken"] = 1.0
-    with pytest.raises(PawlError, match=r"no Ray cluster answers at 10\.0\.0\.1:6379: authentication failed"):
+    with pytest.raises(
+        PawlError, match=r"no Ray cluster answers at 10\.0\.0\.1:6379: authentication failed"
+    ):
         use_cpu(Launcher(**RAY))
     del head["broken"]
     assert not use_cpu(Launcher(**RAY))
 
 
 @pytest.mark.parametrize("here", [0, 1])
-def test_the_memory_of_a_cluster_is_not_taken_for_this_machines(monkeypatch: pytest.MonkeyPatch, here: int) -> None:
-    """The machine that starts it may have a small GPU of its own, or a small part of the memory that many machines have."""
+def test_the_memory_of_a_cluster_is_not_taken_for_this_machines(
+    monkeypatch: pytest.MonkeyPatch, here: int
+) -> None:
+    """The machine that starts it may have a small GPU of its own, or a small part of the memory
+    that many machines have.
+    """
     monkeypatch.setattr(fit, "gpus", lambda train: here)
     monkeypatch.setattr(memory, "shape", lambda *given: SIZE)
     monkeypatch.setattr(fit.room, "machine_gib", lambda: 0.05)
     monkeypatch.setattr(fit.room, "own_gib", lambda: 0.05)
     monkeypatch.setattr(fit.room, "gpu_gib", lambda count, wanted: 0.1)
     section = train()
-    for gpu, each in ((True, "on each GPU of the cluster"), (False, "for each process of the cluster")):
+    for gpu, each in (
+        (True, "on each GPU of the cluster"),
+        (False, "for each process of the cluster"),
+    ):
         need, warnings = fit.check_memory(None, section, [], Launcher(**RAY), 100, gpu=gpu)
-        assert need["available_gib"] is None and need["per"] in each and f"{each}, which cannot be looked at from here" in warnings[0]
+        assert (
+            need["available_gib"] is None
+            and need["per"] in each
+            and f"{each}, which cannot be looked at from here" in warnings[0]
+        )
     with pytest.raises(PawlError, match="for each process"):
         fit.check_memory(None, section, [], Launcher(**{**RAY, "address": ""}), 100, gpu=False)
 
 
 @pytest.fixture
 def started(tmp_path: Path) -> str:
-    write_json(tmp_path / "train-job.json", {"preflight": None, "runs": [{"name": "train", "config": {"save_strategy": "no"}}]})
+    write_json(
+        tmp_path / "train-job.json",
+        {"preflight": None, "runs": [{"name": "train", "config": {"save_strategy": "no"}}]},
+    )
     return str(tmp_path / "train-job.json")
 
 
@@ -123,7 +150,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[str]:
     return begun
 
 
-def test_an_error_in_one_worker_is_raised_so_that_ray_ends_the_others(monkeypatch: pytest.MonkeyPatch, started: str) -> None:
+def test_an_error_in_one_worker_is_raised_so_that_ray_ends_the_others(
+    monkeypatch: pytest.MonkeyPatch, started: str
+) -> None:
     begun = failing(monkeypatch, ValueError("out of memory"))
     with pytest.raises(ValueError, match="out of memory"):
         cluster.loop({"job": started})
@@ -139,8 +168,13 @@ def test_a_lost_worker_is_left_to_ray(monkeypatch: pytest.MonkeyPatch, started: 
     assert not list(Path(started).parent.glob("failure-*.json"))
 
 
-@pytest.mark.parametrize(("kind", "workers", "asked"), [("local", 1, 1), ("torchrun", 2, 2), ("torchrun", 0, 8), ("ray", 4, 4)])
-def test_only_the_gpus_that_a_training_uses_have_to_be_free(monkeypatch: pytest.MonkeyPatch, kind: str, workers: int, asked: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "workers", "asked"),
+    [("local", 1, 1), ("torchrun", 2, 2), ("torchrun", 0, 8), ("ray", 4, 4)],
+)
+def test_only_the_gpus_that_a_training_uses_have_to_be_free(
+    monkeypatch: pytest.MonkeyPatch, kind: str, workers: int, asked: int
+) -> None:
     free = [80.0] * asked + [1.0] * (8 - asked)  # somebody else works on the others
     monkeypatch.setattr(fit, "gpus", lambda train: 8)
     monkeypatch.setattr(fit.room, "gpu_gib", lambda count, wanted: min(free[:count]))
@@ -149,7 +183,9 @@ def test_only_the_gpus_that_a_training_uses_have_to_be_free(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("chosen", "count"), [(None, 2), ("1", 1), ("0,1", 2), ("", 0), ("-1", 0)])
-def test_gpus_that_are_hidden_are_not_used(gpu_machine, monkeypatch: pytest.MonkeyPatch, chosen: str | None, count: int) -> None:
+def test_gpus_that_are_hidden_are_not_used(
+    gpu_machine, monkeypatch: pytest.MonkeyPatch, chosen: str | None, count: int
+) -> None:
     gpu_machine(H100, H100)
     if chosen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", chosen)
@@ -157,12 +193,24 @@ def test_gpus_that_are_hidden_are_not_used(gpu_machine, monkeypatch: pytest.Monk
 
 
 class FakeRay:
-    """A running cluster of these nodes: host name to resources; what is absent on each, and what is free, one answer a question."""
+    """A running cluster of these nodes: host name to resources; what is absent on each, and what is
+    free, one answer a question.
+    """
 
-    def __init__(self, nodes: dict[str, dict[str, float]], lacks: dict[str, list[str]], free: list[dict[str, float]]) -> None:
+    def __init__(
+        self,
+        nodes: dict[str, dict[str, float]],
+        lacks: dict[str, list[str]],
+        free: list[dict[str, float]],
+    ) -> None:
         self.lacks, self.free, self.asked = lacks, free, list[str]()
         self._nodes = [
-            {"Alive": name != "dead", "NodeID": name.encode().ljust(28, b"\0").hex(), "NodeManagerHostname": name, "Resources": has}
+            {
+                "Alive": name != "dead",
+                "NodeID": name.encode().ljust(28, b"\0").hex(),
+                "NodeManagerHostname": name,
+                "Resources": has,
+            }
             for name, has in nodes.items()
         ]
 
@@ -173,7 +221,11 @@ class FakeRay:
         assert resources == {"num_cpus": 0}, "a busy node answers too"
 
         def bind(function: Any) -> Any:
-            return SimpleNamespace(options=lambda scheduling_strategy: SimpleNamespace(remote=lambda paths: (scheduling_strategy, paths)))
+            return SimpleNamespace(
+                options=lambda scheduling_strategy: SimpleNamespace(
+                    remote=lambda paths: (scheduling_strategy, paths)
+                )
+            )
 
         return bind
 
@@ -181,7 +233,9 @@ class FakeRay:
         strategy, paths = called
         name = bytes.fromhex(strategy.node_id).rstrip(b"\0").decode()
         self.asked.append(name)
-        return [path for path in paths if any(path.endswith(end) for end in self.lacks.get(name, []))]
+        return [
+            path for path in paths if any(path.endswith(end) for end in self.lacks.get(name, []))
+        ]
 
     def available_resources(self) -> dict[str, float]:
         return self.free.pop(0) if len(self.free) > 1 else self.free[0]
@@ -199,17 +253,26 @@ GPU_NODE = {"CPU": 8.0, "GPU": 4.0}
 @pytest.mark.parametrize(
     ("lacks", "fix"),
     [
-        ("config.json", "HF_HOME"), ("dataset_info.json", "shared storage"), ("cluster.py", "clone the repository"),
+        ("config.json", "HF_HOME"),
+        ("dataset_info.json", "shared storage"),
+        ("cluster.py", "clone the repository"),
         ("train-job.json", "launcher.storage"),
     ],
-)  # fmt: skip
+)
 def test_what_a_node_does_not_see_is_named_with_the_way_to_share_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, fix: str
 ) -> None:
-    ray = FakeRay({"head": {"CPU": 2.0}, "dead": GPU_NODE, "n1": GPU_NODE, "n2": GPU_NODE}, {"n2": [lacks]}, [])
+    ray = FakeRay(
+        {"head": {"CPU": 2.0}, "dead": GPU_NODE, "n1": GPU_NODE, "n2": GPU_NODE},
+        {"n2": [lacks]},
+        [],
+    )
     monkeypatch.setattr(cluster, "_cluster", lambda: ray)
     with pytest.raises(PawlError, match=f"the node n2 lacks .*{lacks}") as refused:
-        cluster.check_shared(job(tmp_path, "/root/.cache/huggingface/hub/models--q/snapshots/1"), {"CPU": 2, "GPU": 2})
+        cluster.check_shared(
+            job(tmp_path, "/root/.cache/huggingface/hub/models--q/snapshots/1"),
+            {"CPU": 2, "GPU": 2},
+        )
     assert fix in refused.value.fix
     assert ray.asked == ["n1", "n2"], "not the head, which can get no worker"
 
@@ -218,7 +281,9 @@ def test_a_machine_says_itself_what_it_lacks(tmp_path: Path) -> None:
     """A link of the hub's cache that leads nowhere is a file that is not there."""
     (tmp_path / "there").touch()
     (tmp_path / "broken").symlink_to(tmp_path / "gone")
-    assert cluster.absent([str(tmp_path / "there"), str(tmp_path / "broken")]) == [str(tmp_path / "broken")]
+    assert cluster.absent([str(tmp_path / "there"), str(tmp_path / "broken")]) == [
+        str(tmp_path / "broken")
+    ]
 
 
 def test_a_busy_cluster_is_waited_for_with_a_line_a_minute(
@@ -231,15 +296,29 @@ def test_a_busy_cluster_is_waited_for_with_a_line_a_minute(
     cluster.wait_for({"CPU": 4, "GPU": 4}, tmp_path, poll_s=0.01)
     launch._Progress(tmp_path)()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("train: waits for the Ray cluster: 1 of 4 GPUs are free") and "0 of 4 GPUs" in lines[-1]
+    assert (
+        lines[0].startswith("train: waits for the Ray cluster: 1 of 4 GPUs are free")
+        and "0 of 4 GPUs" in lines[-1]
+    )
 
 
-def test_what_the_cluster_refuses_reaches_the_user_as_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_cluster_refuses_reaches_the_user_as_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*given: Any) -> int:
         raise PawlError("the node n2 lacks /work/data", where="launcher.address", fix="share it")
 
     monkeypatch.setattr(cluster, "run", refuse)
-    monkeypatch.setattr(sys, "argv", ["cluster", str(tmp_path / "job.json"), json.dumps({"kind": "ray", "nodes": 1}), "gpu"])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["cluster", str(tmp_path / "job.json"), json.dumps({"kind": "ray", "nodes": 1}), "gpu"],
+    )
     assert cluster.main() == 1
     error = launch.failure(1, tmp_path, tmp_path / "log", timeout_s=1)
-    assert (error.what, error.where, error.fix, error.code) == ("the node n2 lacks /work/data", "launcher.address", "share it", 3)
+    assert (error.what, error.where, error.fix, error.code) == (
+        "the node n2 lacks /work/data",
+        "launcher.address",
+        "share it",
+        3,
+    )

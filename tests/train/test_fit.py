@@ -23,7 +23,11 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(gib: float, model: str = "qwen2.5-7b") -> None:
         monkeypatch.setattr(fit, "gpus", lambda train: 1)
         monkeypatch.setattr(fit.room, "gpu_gib", lambda count, wanted: gib)
-        monkeypatch.setattr(memory, "shape", lambda *given: replace(gpu_memory.MODELS[model].shape(16), longest=32_768))
+        monkeypatch.setattr(
+            memory,
+            "shape",
+            lambda *given: replace(gpu_memory.MODELS[model].shape(16), longest=32_768),
+        )
         monkeypatch.setattr(memory, "table", lambda *given, **where: [])
 
     monkeypatch.delenv("PAWL_MEMORY", raising=False)
@@ -41,19 +45,36 @@ def test_a_refusal_names_what_helps_and_not_what_is_done_already(free: Any) -> N
     free(20.0)
     section = gpu_memory.section(cutoff_len=2048)
     first = refused(section).fix
-    for word in ("per_device_train_batch_size", "gradient_checkpointing", "enable_liger_kernel", "train=qlora", "train.cutoff_len"):
+    for word in (
+        "per_device_train_batch_size",
+        "gradient_checkpointing",
+        "enable_liger_kernel",
+        "train=qlora",
+        "train.cutoff_len",
+    ):
         assert word in first
     done = replace(
-        section, per_device_train_batch_size=1, gradient_checkpointing=True, quantization_bit=4, extra={"enable_liger_kernel": True}
+        section,
+        per_device_train_batch_size=1,
+        gradient_checkpointing=True,
+        quantization_bit=4,
+        extra={"enable_liger_kernel": True},
     )
     free(5.0)
     last = refused(replace(done, cutoff_len=32_768)).fix
-    for word in ("per_device_train_batch_size", "gradient_checkpointing", "enable_liger_kernel", "train=qlora"):
+    for word in (
+        "per_device_train_batch_size",
+        "gradient_checkpointing",
+        "enable_liger_kernel",
+        "train=qlora",
+    ):
         assert word not in last
     assert "finetuning_type" in refused(gpu_memory.section(finetuning_type="full")).where
 
 
-def test_a_person_who_knows_better_is_warned_and_not_refused(free: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_who_knows_better_is_warned_and_not_refused(
+    free: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free(20.0)
     section = gpu_memory.section(cutoff_len=2048)
     assert "PAWL_MEMORY=warn" in refused(section).fix

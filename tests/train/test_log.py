@@ -1,4 +1,6 @@
-"""The log of each training is kept and bounded; what it warns of is told once, without times, paths and secrets."""
+"""The log of each training is kept and bounded; what it warns of is told once, without times, paths
+and secrets.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,18 @@ LINES = """\
 def test_warnings_are_told_once_without_times_paths_and_secrets(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_bytes(LINES.encode() + b"\xff\xfe UserWarning: last\n")
     assert log.warnings(tmp_path / "train.log") == [
-        "Dropped lengthy example with length 900 > 256.", "the file [path] is odd", "api_key=[removed]", "last",
-    ]  # fmt: skip
+        "Dropped lengthy example with length 900 > 256.",
+        "the file [path] is odd",
+        "api_key=[removed]",
+        "last",
+    ]
     assert log.warnings(tmp_path / "none.log") == []
 
 
 def test_a_flood_of_warnings_and_a_line_without_end_stay_bounded(tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text("".join(f"UserWarning: {number} {'x' * 9000}\n" for number in range(99)))
+    (tmp_path / "train.log").write_text(
+        "".join(f"UserWarning: {number} {'x' * 9000}\n" for number in range(99))
+    )
     found = log.warnings(tmp_path / "train.log")
     assert len(found) == 10 and max(map(len, found)) <= 300
 

@@ -1,4 +1,6 @@
-"""Nodes that would not train the same are refused before they train, and what a node waits for is said."""
+"""Nodes that would not train the same are refused before they train, and what a node waits for is
+said.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def meet(*nodes: Node, limit_s: float = 60) -> list[Any]:
             return meeting.meet(*node, limit_s=limit_s)
         except PawlError as error:
             error.__context__ = None
-            return error.with_traceback(None)  # which would keep the store open, as an ended process does not
+            # which would keep the store open, as an ended process does not
+            return error.with_traceback(None)
 
     with ThreadPoolExecutor(len(nodes)) as pool:
         return list(pool.map(one, nodes))
@@ -47,19 +50,32 @@ def meet(*nodes: Node, limit_s: float = 60) -> list[Any]:
 
 def test_the_nodes_go_on_from_the_checkpoint_that_node_0_chose(tmp_path: Path) -> None:
     port = free_port()
-    nodes = [(launcher(rank, port, str(tmp_path), nodes=3), TOLD, tmp_path, None) for rank in range(3)]
+    nodes = [
+        (launcher(rank, port, str(tmp_path), nodes=3), TOLD, tmp_path, None) for rank in range(3)
+    ]
     nodes[0] = (*nodes[0][:3], tmp_path / "checkpoint-20")
     assert meet(*nodes) == [tmp_path / "checkpoint-20"] * 3
-    assert meet(*((*node[:3], None) for node in nodes)) == [None] * 3, "at once again at the same port, as torchrun does"
+    assert meet(*((*node[:3], None) for node in nodes)) == [None] * 3, (
+        "at once again at the same port, as torchrun does"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
-    [({"data": "other rows"}, "data"), ({"config": {"learning_rate": 2e-3}}, "config.learning_rate"), ({"base": []}, "base")],
+    [
+        ({"data": "other rows"}, "data"),
+        ({"config": {"learning_rate": 2e-3}}, "config.learning_rate"),
+        ({"base": []}, "base"),
+    ],
 )
-def test_nodes_that_differ_are_refused_and_the_difference_is_named(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
+def test_nodes_that_differ_are_refused_and_the_difference_is_named(
+    tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
     port = free_port()
-    told = meet((launcher(0, port), TOLD, tmp_path, None), (launcher(1, port), TOLD | changes, tmp_path, None))
+    told = meet(
+        (launcher(0, port), TOLD, tmp_path, None),
+        (launcher(1, port), TOLD | changes, tmp_path, None),
+    )
     for error in told:
         assert isinstance(error, PawlError)
         assert error.code == 3
@@ -72,7 +88,9 @@ def test_a_storage_that_is_another_folder_on_another_node_is_refused(tmp_path: P
     for folder in folders:
         folder.mkdir()
     (folders[1] / "meeting.json").write_text(json.dumps("of an earlier attempt"))
-    told = meet(*((launcher(rank, port, "/shared"), TOLD, folders[rank], None) for rank in range(2)))
+    told = meet(
+        *((launcher(rank, port, "/shared"), TOLD, folders[rank], None) for rank in range(2))
+    )
     for error in told:
         assert "node 1 does not see what node 0 writes" in error.what
 
@@ -90,7 +108,9 @@ def test_a_node_that_does_not_come_is_named_while_it_is_waited_for(
     assert f"train: waits for {other}" in capsys.readouterr().out
 
 
-def test_two_nodes_of_one_rank_are_refused_and_the_one_that_waits_sees_node_0_end(tmp_path: Path) -> None:
+def test_two_nodes_of_one_rank_are_refused_and_the_one_that_waits_sees_node_0_end(
+    tmp_path: Path,
+) -> None:
     port = free_port()
     host, *others = [(launcher(rank, port, nodes=3), TOLD, tmp_path, None) for rank in (0, 1, 1)]
     with ThreadPoolExecutor(1) as pool:

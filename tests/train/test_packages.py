@@ -1,4 +1,6 @@
-"""What is named and absent is refused before the model is loaded, and so is what would be left out in silence."""
+"""What is named and absent is refused before the model is loaded, and so is what would be left out
+in silence.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from tests.train.test_arguments import train
 NEEDS: list[tuple[dict[str, Any], str, str]] = [
     ({"quantization_bit": 4}, "train.quantization_bit", "bitsandbytes"),
     ({"quantization_bit": 8}, "train.quantization_bit", "bitsandbytes"),
-    ({"quantization_bit": 4, "extra": {"quantization_method": "hqq"}}, "train.quantization_bit", "hqq"),
+    (
+        {"quantization_bit": 4, "extra": {"quantization_method": "hqq"}},
+        "train.quantization_bit",
+        "hqq",
+    ),
     ({"optim": "adamw_8bit"}, "train.optim", "bitsandbytes"),
     ({"optim": "paged_lion_32bit"}, "train.optim", "bitsandbytes"),
     ({"optim": "rmsprop_bnb"}, "train.optim", "bitsandbytes"),
@@ -29,13 +35,23 @@ NEEDS: list[tuple[dict[str, Any], str, str]] = [
     ({"extra": {"fp8": True}}, "train.extra.fp8", "torchao"),
     ({"extra": {"fp8": True, "fp8_backend": "te"}}, "train.extra.fp8", "transformer_engine"),
 ]
-ON_A_GPU_ALONE = [changes for changes, _, package in NEEDS if package not in ("torchao", "galore_torch", "lomo_optim")]
+ON_A_GPU_ALONE = [
+    changes
+    for changes, _, package in NEEDS
+    if package not in ("torchao", "galore_torch", "lomo_optim")
+]
 
 
 @pytest.mark.parametrize(("changes", "key", "package"), NEEDS)
-def test_a_package_that_is_absent_is_named(changes: dict[str, Any], key: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else object())
-    with pytest.raises(PawlError, match=f"needs the package {package}, which is not installed") as refused:
+def test_a_package_that_is_absent_is_named(
+    changes: dict[str, Any], key: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == package else object()
+    )
+    with pytest.raises(
+        PawlError, match=f"needs the package {package}, which is not installed"
+    ) as refused:
         packages.check_packages(train(**changes), gpu=True)
     assert refused.value.code == 3 and refused.value.where == key and refused.value.fix
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
@@ -43,13 +59,17 @@ def test_a_package_that_is_absent_is_named(changes: dict[str, Any], key: str, pa
 
 
 @pytest.mark.parametrize("changes", ON_A_GPU_ALONE)
-def test_without_a_gpu_it_is_the_gpu_that_is_missing(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_it_is_the_gpu_that_is_missing(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     with pytest.raises(PawlError, match="works on a GPU alone"):
         packages.check_packages(train(**changes), gpu=False)
 
 
-@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop"])
+@pytest.mark.parametrize(
+    "optim", ["adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "adagrad", "rmsprop"]
+)
 def test_what_torch_has_itself_needs_nothing(optim: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     packages.check_packages(train(optim=optim), gpu=False)
@@ -82,6 +102,14 @@ def test_the_kinds_of_models_are_those_of_the_installed_trainer() -> None:
     from llamafactory.extras.constants import SUPPORTED_CLASS_FOR_S2ATTN
     from llamafactory.model.model_utils import liger_kernel
 
-    source = inspect.getsource(liger_kernel.apply_liger_kernel).partition("model_type = ")[2].partition("require_logits")[0]
-    found = {name for line in re.findall(r"model_type (?:==|in) (.+):", source) for name in re.findall(r'"(\w+)"', line)}
+    source = (
+        inspect.getsource(liger_kernel.apply_liger_kernel)
+        .partition("model_type = ")[2]
+        .partition("require_logits")[0]
+    )
+    found = {
+        name
+        for line in re.findall(r"model_type (?:==|in) (.+):", source)
+        for name in re.findall(r'"(\w+)"', line)
+    }
     assert found == set(packages._LIGER) and set(packages._SHIFTED) == SUPPORTED_CLASS_FOR_S2ATTN

@@ -14,8 +14,12 @@ from tests.train.rows import write_data
 from tests.train.test_arguments import train
 
 
-def test_the_model_is_counted_before_zero3_takes_part_in_making_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parser switches ZeRO-3 on for the whole process, and its weights cannot be made on the meta device."""
+def test_the_model_is_counted_before_zero3_takes_part_in_making_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parser switches ZeRO-3 on for the whole process, and its weights cannot be made on the
+    meta device.
+    """
     counted: list[Any] = []
 
     def parse(config: dict[str, Any], distributed: bool) -> None:
@@ -30,5 +34,10 @@ def test_the_model_is_counted_before_zero3_takes_part_in_making_it(tmp_path: Pat
     section = train(parallel="zero3", stage="sft")
     with pytest.raises(PawlError, match="parsed"):
         preflight.check(
-            section, launcher, config={"use_cpu": True}, engine="vllm", data=str(write_data(tmp_path / "rows", "sft")), served={}
+            section,
+            launcher,
+            config={"use_cpu": True},
+            engine="vllm",
+            data=str(write_data(tmp_path / "rows", "sft")),
+            served={},
         )

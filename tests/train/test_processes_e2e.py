@@ -1,4 +1,6 @@
-"""Two processes train what one trains: the same first loss, and close ones after it, however the model is spread over them."""
+"""Two processes train what one trains: the same first loss, and close ones after it, however the
+model is spread over them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import run_in
-from tests.train.test_stage_e2e import ENV, compose, gone, kill_at, place, result  # noqa: F401
+from tests.train.test_stage_e2e import ENV, compose, gone, kill_at, result
 
 pytestmark = pytest.mark.e2e
 
@@ -45,13 +47,15 @@ def run(folder: Path, *overrides: str) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def alone(place: Path) -> list[float]:  # noqa: F811
+def alone(place: Path) -> list[float]:
     """The losses of one process."""
     return run(place, *FOUR, *ONE)
 
 
 @pytest.mark.parametrize("name", SPREAD)
-def test_two_processes_lose_what_one_loses(place: Path, alone: list[float], need: Callable[[str], None], name: str) -> None:  # noqa: F811
+def test_two_processes_lose_what_one_loses(
+    place: Path, alone: list[float], need: Callable[[str], None], name: str
+) -> None:
     if name.startswith("zero"):
         need("deepspeed")
     found = run(place, *SPREAD[name], *FOUR, *TWO)
@@ -64,7 +68,9 @@ def test_two_processes_lose_what_one_loses(place: Path, alone: list[float], need
     assert report["processes"] == 2
 
 
-def test_a_sharded_training_that_was_killed_ends_as_if_undisturbed(place: Path) -> None:  # noqa: F811
+def test_a_sharded_training_that_was_killed_ends_as_if_undisturbed(
+    place: Path,
+) -> None:
     shape = ("train.parallel=fsdp", *FOUR, *TWO, "train.max_steps=60")
     run(place, *shape)
     undisturbed = result(place)

@@ -1,4 +1,6 @@
-"""The memory that is there: a container's or a batch job's limit counts, and so does what other processes hold of a GPU."""
+"""The memory that is there: a container's or a batch job's limit counts, and so does what other
+processes hold of a GPU.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,21 @@ def inside(machine: Path, line: str) -> None:
     (machine / "proc/self/cgroup").write_text(line + "\n")
 
 
-def group(folder: Path, limit: str, used: float, cached: float, v1: bool = False, again: float = 0) -> None:
-    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if v1 else ("memory.max", "memory.current")
+def group(
+    folder: Path, limit: str, used: float, cached: float, v1: bool = False, again: float = 0
+) -> None:
+    names = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        if v1
+        else ("memory.max", "memory.current")
+    )
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in zip(names, (limit, str(int(used * GIB))), strict=True):
         (folder / name).write_text(text + "\n")
     total = "total_" if v1 else ""
-    stat = f"anon 1\n{total}inactive_file {int(cached * GIB)}\n{total}active_file {int(again * GIB)}\n"
+    stat = (
+        f"anon 1\n{total}inactive_file {int(cached * GIB)}\n{total}active_file {int(again * GIB)}\n"
+    )
     (folder / "memory.stat").write_text(stat)
 
 
@@ -53,9 +63,18 @@ def test_the_limit_of_a_group_counts_less_what_is_used_but_for_cached_files(mach
 
 @pytest.mark.parametrize("v1", [False, True])
 def test_files_that_were_read_more_than_once_are_given_back_too(machine: Path, v1: bool) -> None:
-    """A base that was hashed, served and read again lies among the active files: it is no memory that a training lacks."""
+    """A base that was hashed, served and read again lies among the active files: it is no memory
+    that a training lacks.
+    """
     inside(machine, "4:memory:/job" if v1 else "0::/job")
-    group(machine / f"sys/fs/cgroup{'/memory' if v1 else ''}/job", str(16 * GIB), used=14, cached=2, again=8, v1=v1)
+    group(
+        machine / f"sys/fs/cgroup{'/memory' if v1 else ''}/job",
+        str(16 * GIB),
+        used=14,
+        cached=2,
+        again=8,
+        v1=v1,
+    )
     assert room.machine_gib(machine) == 12
 
 
@@ -87,7 +106,9 @@ def test_more_used_than_allowed_leaves_nothing(machine: Path) -> None:
     assert room.machine_gib(machine) == 0
 
 
-def test_what_the_preflight_holds_itself_is_not_missing(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_preflight_holds_itself_is_not_missing(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = room.own_gib()
     held = b"x" * (GIB // 8)
     assert before + 0.12 < room.own_gib() < before + 0.2 and held
@@ -95,7 +116,9 @@ def test_what_the_preflight_holds_itself_is_not_missing(machine: Path, monkeypat
     monkeypatch.setattr(fit.room, "own_gib", lambda: 1.0)
     launcher = Launcher(kind="local", workers=1, nodes=1, address="")
     assert fit.available_gib(train(), launcher, 1, gpu=False) == 6
-    assert fit.available_gib(train(), replace(launcher, kind="torchrun", workers=2), 1, gpu=False) == 3
+    assert (
+        fit.available_gib(train(), replace(launcher, kind="torchrun", workers=2), 1, gpu=False) == 3
+    )
 
 
 def free_on(monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float]) -> None:
@@ -104,12 +127,16 @@ def free_on(monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float]) -> 
 
     looks = [reading for pair in readings for reading in pair]
     monkeypatch.setattr(
-        torch.cuda, "mem_get_info", lambda number: (int((looks.pop(0) if len(looks) > 2 else looks[number]) * GIB), 80 * GIB)
+        torch.cuda,
+        "mem_get_info",
+        lambda number: (int((looks.pop(0) if len(looks) > 2 else looks[number]) * GIB), 80 * GIB),
     )
     monkeypatch.setattr(room.time, "sleep", lambda seconds: None)
 
 
-def test_what_others_hold_of_a_gpu_is_not_there_and_our_own_context_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_hold_of_a_gpu_is_not_there_and_our_own_context_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     free_on(monkeypatch, (79.5, 30.0))
     assert room.gpu_gib(1, wanted_gib=5) == 80
     assert room.gpu_gib(2, wanted_gib=5) == pytest.approx(30 + memory.PROCESS_GPU)
@@ -136,4 +163,6 @@ def test_a_server_that_is_about_to_end_is_waited_for(monkeypatch: pytest.MonkeyP
     free_on(monkeypatch, (79.5, 8.0), (79.5, 8.0), (79.5, 79.5))
     assert room.gpu_gib(2, wanted_gib=40) == 80
     free_on(monkeypatch, (79.5, 8.0))
-    assert room.gpu_gib(2, wanted_gib=40, patience_s=0) == pytest.approx(8 + memory.PROCESS_GPU), "and refused where it does not"
+    assert room.gpu_gib(2, wanted_gib=40, patience_s=0) == pytest.approx(8 + memory.PROCESS_GPU), (
+        "and refused where it does not"
+    )

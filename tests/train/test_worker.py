@@ -1,4 +1,6 @@
-"""The process that tries and then trains: what it does once for the micro run it does again for the training."""
+"""The process that tries and then trains: what it does once for the micro run it does again for the
+training.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ import io
 from stages.train.worker import accept_numbered_cpus, on_cpu
 
 
-def test_the_places_of_cpu_states_are_accepted_by_the_micro_run_and_by_the_training_after_it() -> None:
+def test_the_places_of_cpu_states_are_accepted_by_the_micro_run_and_by_the_training_after_it() -> (
+    None
+):
     import torch
 
     for _ in ("micro", "train"):
@@ -21,5 +25,9 @@ def test_the_places_of_cpu_states_are_accepted_by_the_micro_run_and_by_the_train
 
 def test_a_job_is_on_the_cpu_if_each_of_its_parts_is() -> None:
     cpu, gpu = {"config": {"use_cpu": True}}, {"config": {"use_cpu": False}}
-    assert on_cpu({"preflight": cpu, "runs": [cpu, cpu]}) and on_cpu({"preflight": None, "runs": [cpu]})
-    assert not on_cpu({"preflight": gpu, "runs": []}) and not on_cpu({"preflight": None, "runs": [gpu]})
+    assert on_cpu({"preflight": cpu, "runs": [cpu, cpu]}) and on_cpu(
+        {"preflight": None, "runs": [cpu]}
+    )
+    assert not on_cpu({"preflight": gpu, "runs": []}) and not on_cpu(
+        {"preflight": None, "runs": [gpu]}
+    )

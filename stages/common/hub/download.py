@@ -1,4 +1,6 @@
-"""One file over HTTP, onto disk: it goes on where it ended, comes in bounded time, and is what it was said to be."""
+"""One file over HTTP, onto disk: it goes on where it ended, comes in bounded time, and is what it
+was said to be.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ class File:
 class Download:
     """A file on its way from `url` to `partial`, which may hold its beginning.
 
-    `refuse` raises an error for what the hub's status and headers mean; `came` is told how many bytes each piece has.
+    `refuse` raises an error for what the hub's status and headers mean; `came` is told how many
+    bytes each piece has.
     """
 
     pool: Any
@@ -54,7 +57,8 @@ class Download:
         """Bring the file.
 
         Raises:
-            PawlError: no room, no access, other bytes than listed, or too little came; what came stays in `partial`.
+            PawlError: no room, no access, other bytes than listed, or too little came; what came
+                stays in `partial`.
         """
         for _ in range(2):
             await self._fill()
@@ -62,7 +66,11 @@ class Download:
                 return
             self.partial.unlink()  # perhaps an earlier run's beginning was damaged
         fix = "run again; if it stays so, the mirror (HF_ENDPOINT) or the cache's disk is at fault"
-        raise PawlError("the hub sent other bytes than its listing says, twice", where=web.shown(self.url), fix=fix)
+        raise PawlError(
+            "the hub sent other bytes than its listing says, twice",
+            where=web.shown(self.url),
+            fix=fix,
+        )
 
     async def _fill(self) -> None:
         fruitless = 0
@@ -73,7 +81,9 @@ class Download:
             except web.Unusable as error:
                 fruitless = 0 if self._have() - before >= _LEAST_BYTES else fruitless + 1
                 if fruitless == _ATTEMPTS:
-                    fix = "run again later: it goes on where it ended; or set HF_ENDPOINT to a mirror"
+                    fix = (
+                        "run again later: it goes on where it ended; or set HF_ENDPOINT to a mirror"
+                    )
                     what = f"the download broke off {_ATTEMPTS} times in a row: {error}"
                     raise PawlError(what, where=web.shown(self.url), fix=fix) from None
             await asyncio.sleep(_WAIT_S * 2**fruitless)
@@ -101,16 +111,22 @@ class Download:
             async with response:
                 await self._check(response, at)
                 goes_on = response.status == 206
-                if goes_on and not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+                if goes_on and not response.headers.get("Content-Range", "").startswith(
+                    f"bytes {have}-"
+                ):
                     raise web.Unusable("it sent another part of the file than was asked for")
                 await self._write(response, have if goes_on else 0)
         except TimeoutError:
             raise web.Unusable(f"nothing came for {_SILENCE_S:.0f} s") from None
         except (aiohttp.ClientError, ValueError) as error:
-            raise web.Unusable(f"the connection failed: {str(error) or type(error).__name__}") from None
+            raise web.Unusable(
+                f"the connection failed: {str(error) or type(error).__name__}"
+            ) from None
 
     async def _answered(self, headers: Mapping[str, str]) -> tuple[Any, str]:
-        """The first answer that is no redirect, and its address; the token goes to the hub alone."""
+        """The first answer that is no redirect, and its address; the token goes to the hub
+        alone.
+        """
         import aiohttp
         from yarl import URL
 
@@ -139,7 +155,8 @@ class Download:
             raise web.Unusable("it cannot go on in the middle of this file")
         if web.origin(at) == web.origin(self.url):
             self.refuse(response.status, response.headers)
-        elif response.status not in (200, 206):  # of a store of files; an address that it was given may have run out
+        elif response.status not in (200, 206):
+            # of a store of files; an address that it was given may have run out
             raise web.Unusable(f"{web.shown(at)} answers {response.status}")
 
     async def _write(self, response: Any, have: int) -> None:
@@ -148,12 +165,16 @@ class Download:
             async for part in response.content.iter_any():
                 now += len(part)
                 if now > self.file.size:
-                    raise web.Unusable(f"it sent more than the {self.file.size:,} bytes that it lists")
+                    raise web.Unusable(
+                        f"it sent more than the {self.file.size:,} bytes that it lists"
+                    )
                 self._append(file, part)
                 self.came(len(part))
                 if time.monotonic() - begun > _WINDOW_S:
                     if now - before < _LEAST_BYTES:
-                        raise web.Unusable(f"only {now - before:,} bytes came within {_WINDOW_S:.0f} s")
+                        raise web.Unusable(
+                            f"only {now - before:,} bytes came within {_WINDOW_S:.0f} s"
+                        )
                     begun, before = time.monotonic(), now
         if now < self.file.size:
             raise web.Unusable(f"it ended after {now:,} of {self.file.size:,} bytes")
@@ -176,7 +197,10 @@ class Download:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return OSError(error.errno, error.strerror, str(self.partial))
         told = no_room(self.partial, quota=error.errno == errno.EDQUOT)
-        fix = f"{told.fix}: the download goes on where it ended; or set HF_HOME to a folder on a larger disk"
+        fix = (
+            f"{told.fix}: the download goes on where it ended; or set HF_HOME to a folder on a"
+            " larger disk"
+        )
         return PawlError(told.what, where=told.where, fix=fix)
 
 
@@ -187,4 +211,7 @@ def is_whole(path: Path, file: File) -> bool:
     if len(file.digest) == 64:
         return sha256_file(path) == file.digest
     content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == file.digest
+    return (
+        hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        == file.digest
+    )

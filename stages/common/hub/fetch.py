@@ -1,4 +1,6 @@
-"""The files of a listing that the cache lacks: room, access, then all of them, whole or not at all."""
+"""The files of a listing that the cache lacks: room, access, then all of them, whole or not at
+all.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,12 @@ _SPARE_BYTES = 200 * 10**6
 
 
 def fetch(found: Listing, names: Sequence[str]) -> Path:
-    """Bring those files of a listing that the cache lacks; returns the folder in which they lie under their names.
+    """Bring those files of a listing that the cache lacks; returns the folder in which they lie
+    under their names.
 
     Raises:
-        PawlError: no room, no access, another size or hash than listed, or the hub fell silent; what came is kept for the next run.
+        PawlError: no room, no access, another size or hash than listed, or the hub fell silent;
+            what came is kept for the next run.
     """
     if not _missing(found, names):
         return found.folder
@@ -60,33 +64,58 @@ def _partial(found: Listing, name: str) -> Path:
 def _check_room(found: Listing, missing: list[str]) -> None:
     """Say what will come and where to, and refuse if the disk cannot take it."""
     total = sum(found.files[name].size for name in missing)
-    there = sum(path.stat().st_size for path in {_partial(found, name) for name in missing} if path.is_file())
+    there = sum(
+        path.stat().st_size
+        for path in {_partial(found, name) for name in missing}
+        if path.is_file()
+    )
     cache = access.cache()
-    free = shutil.disk_usage(next(path for path in (found.store, *found.store.parents) if path.is_dir())).free
+    free = shutil.disk_usage(
+        next(path for path in (found.store, *found.store.parents) if path.is_dir())
+    ).free
     shown = ", ".join(f"{name} ({_gb(found.files[name].size)})" for name in missing[:6])
     more = f" and {len(missing) - 6} more" if len(missing) > 6 else ""
     begun = f", {_gb(there)} of it there already" if there else ""
-    print(f"hub: {found.where}: {_gb(total)} in {len(missing)} files{begun}, into {cache} ({_gb(free)} free)", flush=True)
+    print(
+        f"hub: {found.where}: {_gb(total)} in {len(missing)} files{begun}, into {cache}"
+        f" ({_gb(free)} free)",
+        flush=True,
+    )
     print(f"hub: {shown}{more}", flush=True)
     if total - there + _SPARE_BYTES > free:
-        leavings = [path for path in cache.glob("*/blobs/*.incomplete") if path not in {_partial(found, name) for name in missing}]
+        leavings = [
+            path
+            for path in cache.glob("*/blobs/*.incomplete")
+            if path not in {_partial(found, name) for name in missing}
+        ]
         size = sum(path.stat().st_size for path in leavings)
-        hint = f"; {_gb(size)} are left of broken downloads ({cache}/*/blobs/*.incomplete)" if size else ""
+        hint = (
+            f"; {_gb(size)} are left of broken downloads ({cache}/*/blobs/*.incomplete)"
+            if size
+            else ""
+        )
         raise PawlError(
             f"{_gb(total - there)} are still to be fetched, and {_gb(free)} are free there{hint}",
             where=f"{found.where}, {cache}",
-            fix="free some space, or set HF_HOME to a folder on a larger disk (in .env, so that every stage sees it)",
+            fix=(
+                "free some space, or set HF_HOME to a folder on a larger disk (in .env, so that"
+                " every stage sees it)"
+            ),
         )
 
 
 def _gb(count: int) -> str:
-    unit, name = next((each for each in ((10**9, "GB"), (10**6, "MB")) if count >= each[0]), (10**3, "kB"))
+    unit, name = next(
+        (each for each in ((10**9, "GB"), (10**6, "MB")) if count >= each[0]), (10**3, "kB")
+    )
     return f"{count / unit:.1f} {name}"
 
 
 @contextmanager
 def _alone(store: Path) -> Iterator[None]:
-    """Two processes that want the same repository bring it once: the second one waits and finds it there."""
+    """Two processes that want the same repository bring it once: the second one waits and finds it
+    there.
+    """
     lock = access.cache() / ".locks" / store.name / "pawl.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     with open(lock, "wb") as file:
@@ -116,7 +145,9 @@ async def _bring_all(found: Listing, missing: list[str]) -> None:
         blob = found.store / "blobs" / file.digest
         async with gate:
             if not blob.is_file() or blob.stat().st_size != file.size:
-                await Download(pool, f"{base}/{quote(names[0])}", partial, file, refuse, meter.add).run()
+                await Download(
+                    pool, f"{base}/{quote(names[0])}", partial, file, refuse, meter.add
+                ).run()
                 partial.replace(blob)
         for name in names:
             _link(blob, found.folder / name)
@@ -137,10 +168,15 @@ class _Meter:
         now = time.monotonic()
         if now - self.said >= _SAY_EVERY_S:
             self.said = now
-            print(f"hub: {_gb(self.came)} came, {_gb(int(self.came / (now - self.begun)))}/s", flush=True)
+            print(
+                f"hub: {_gb(self.came)} came, {_gb(int(self.came / (now - self.begun)))}/s",
+                flush=True,
+            )
 
 
 def _link(blob: Path, name: Path) -> None:
     name.parent.mkdir(parents=True, exist_ok=True)
     name.unlink(missing_ok=True)
-    name.symlink_to(Path(*[".."] * (len(name.relative_to(blob.parent.parent).parts) - 1), "blobs", blob.name))
+    name.symlink_to(
+        Path(*[".."] * (len(name.relative_to(blob.parent.parent).parts) - 1), "blobs", blob.name)
+    )

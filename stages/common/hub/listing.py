@@ -21,7 +21,9 @@ _PAGES = 1000
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a repository at one commit; of a file that was found in the cache alone the digest is ""."""
+    """The files of a repository at one commit; of a file that was found in the cache alone the
+    digest is "".
+    """
 
     repo: str
     kind: str
@@ -47,12 +49,15 @@ class Listing:
 
 
 def listing(repo: str, revision: str, kind: str = "model") -> Listing:
-    """What a repository holds at a revision, before any of it is fetched. `kind` is model or dataset.
+    """What a repository holds at a revision, before any of it is fetched. `kind` is model or
+    dataset.
 
-    A commit that the cache has a listing of is not asked for again. If no hub answers, the cache's copy is used and a line says so.
+    A commit that the cache has a listing of is not asked for again. If no hub answers, the cache's
+    copy is used and a line says so.
 
     Raises:
-        PawlError: no such repository or revision; no access to it; no hub, and nothing in the cache.
+        PawlError: no such repository or revision; no access to it; no hub, and nothing in the
+            cache.
     """
     access.check_name(repo, revision)
     cached = _cached(repo, revision, kind)
@@ -60,14 +65,22 @@ def listing(repo: str, revision: str, kind: str = "model") -> Listing:
         if cached is None:
             raise access.offline_without(repo, revision, kind)
         return cached
-    if cached is not None and cached.commit == revision and all(file.digest for file in cached.files.values()):
+    if (
+        cached is not None
+        and cached.commit == revision
+        and all(file.digest for file in cached.files.values())
+    ):
         return cached
     try:
         found = _asked(repo, revision, kind)
     except web.Unusable as error:
         if cached is None:
             raise access.unreachable(repo, revision, kind, error) from None
-        print(f"hub: no use to be had of {access.endpoint()} ({error}): the cache's copy of {cached.where} is taken", flush=True)
+        print(
+            f"hub: no use to be had of {access.endpoint()} ({error}): the cache's copy of"
+            f" {cached.where} is taken",
+            flush=True,
+        )
         return cached
     _remember(found, revision)
     return found
@@ -110,7 +123,11 @@ def _is_file(entry: Any) -> bool:
 
 def _file(entry: dict[str, Any]) -> tuple[str, File]:
     large = entry.get("lfs") if isinstance(entry.get("lfs"), dict) else {}
-    name, size, digest = entry.get("path"), (large or entry).get("size"), (large or entry).get("oid")
+    name, size, digest = (
+        entry.get("path"),
+        (large or entry).get("size"),
+        (large or entry).get("oid"),
+    )
     if not isinstance(name, str) or not _safe(name):
         raise web.Unusable(f"it lists a file under a name that is none: {name!r:.80}")
     if not isinstance(size, int) or size < 0 or not isinstance(digest, str):
@@ -122,11 +139,18 @@ def _file(entry: dict[str, Any]) -> tuple[str, File]:
 
 def _safe(name: str) -> bool:
     parts = PurePosixPath(name).parts
-    return bool(parts) and not name.startswith("/") and ".." not in parts and not set(name) & set("\\\0")
+    return (
+        bool(parts)
+        and not name.startswith("/")
+        and ".." not in parts
+        and not set(name) & set("\\\0")
+    )
 
 
 def _cached(repo: str, revision: str, kind: str) -> Listing | None:
-    """What the cache knows of a revision: its listing, or of an older download the files that are there."""
+    """What the cache knows of a revision: its listing, or of an older download the files that are
+    there.
+    """
     from huggingface_hub._tree_cache import read_tree_cache
 
     bare = Listing(repo, kind, revision, {})
@@ -138,7 +162,10 @@ def _cached(repo: str, revision: str, kind: str) -> Listing | None:
             return None
     known = read_tree_cache(str(bare.store), commit)
     if known is not None:
-        files = {name: File(entry.lfs_size or entry.size, entry.lfs_sha256 or entry.blob_id) for name, entry in known.items()}
+        files = {
+            name: File(entry.lfs_size or entry.size, entry.lfs_sha256 or entry.blob_id)
+            for name, entry in known.items()
+        }
         return Listing(repo, kind, commit, files)
     folder = bare.store / "snapshots" / commit
     lying = [path for path in folder.rglob("*") if path.is_file()]
@@ -147,14 +174,23 @@ def _cached(repo: str, revision: str, kind: str) -> Listing | None:
 
 
 def _remember(found: Listing, revision: str) -> None:
-    """Keep a listing, so that the hub's client and we can say without the hub whether all files are there."""
+    """Keep a listing, so that the hub's client and we can say without the hub whether all files are
+    there.
+    """
     from huggingface_hub._tree_cache import TreeCacheEntry, write_tree_cache
     from huggingface_hub.file_download import _cache_commit_hash_for_specific_revision
 
     def entry(file: File) -> TreeCacheEntry:
         large = len(file.digest) == 64
-        return TreeCacheEntry(file.size, file.digest, lfs_sha256=file.digest if large else None, lfs_size=file.size if large else None)
+        return TreeCacheEntry(
+            file.size,
+            file.digest,
+            lfs_sha256=file.digest if large else None,
+            lfs_size=file.size if large else None,
+        )
 
-    write_tree_cache(str(found.store), found.commit, {name: entry(file) for name, file in found.files.items()})
+    write_tree_cache(
+        str(found.store), found.commit, {name: entry(file) for name, file in found.files.items()}
+    )
     with suppress(OSError):  # a cache that cannot be written to may hold all files all the same
         _cache_commit_hash_for_specific_revision(str(found.store), revision, found.commit)

@@ -1,4 +1,6 @@
-"""A file that one stage writes and another reads, as a model: what is in it, and one error if it is broken."""
+"""A file that one stage writes and another reads, as a model: what is in it, and one error if it is
+broken.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,13 @@ Share = Annotated[Figure, Field(ge=0, le=1)]
 class Part(BaseModel):
     """A part of a report.
 
-    A key that is not declared is kept: another version may have written it. A key that was not set is not written.
+    A key that is not declared is kept: another version may have written it. A key that was not set
+    is not written.
     """
 
-    model_config = ConfigDict(strict=True, extra="allow", frozen=True, allow_inf_nan=False, serialize_by_alias=True)
+    model_config = ConfigDict(
+        strict=True, extra="allow", frozen=True, allow_inf_nan=False, serialize_by_alias=True
+    )
 
     def plain(self) -> dict[str, Any]:
         """As a file has it, in its order of keys."""
@@ -64,13 +69,16 @@ class Report(Part):
         """Read a file.
 
         Raises:
-            PawlError: it is missing, no JSON, or not this report; with the file and the first key that is wrong.
+            PawlError: it is missing, no JSON, or not this report; with the file and the first key
+                that is wrong.
         """
         return cls.check(read_object(path), str(path))
 
     @classmethod
     def find(cls, path: Path | str) -> Self | None:
-        """The same, but None if the file is missing or broken: for readers who can do without it."""
+        """The same, but None if the file is missing or broken: for readers who can do without
+        it.
+        """
         try:
             return cls.read(path)
         except (PawlError, OSError):
@@ -101,7 +109,9 @@ class Report(Part):
 
 
 def problem(error: ValidationError) -> str:
-    """What is wrong first, and at which key. It shows no value: a value may be a secret, or the text of an item."""
+    """What is wrong first, and at which key. It shows no value: a value may be a secret, or the
+    text of an item.
+    """
     first, *more = error.errors(include_url=False, include_context=False, include_input=False)
     key = ".".join(str(part) if _NAME.fullmatch(str(part)) else "..." for part in first["loc"])
     reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "should be")

@@ -1,4 +1,6 @@
-"""reports/build_benchmark.json: how many items there are of each task, and whether their scoring works."""
+"""reports/build_benchmark.json: how many items there are of each task, and whether their scoring
+works.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ class TaskCounts(Part):
     """The items of one task.
 
     Attributes:
-        duplicates: questions that occurred more than once; `repeated`: where, in the file that they come from.
+        duplicates: questions that occurred more than once; `repeated`: where, in the file that they
+            come from.
         in_worked_examples: questions left out, since the task's own worked examples show them.
         spare: questions that no split has: of the train part, and beyond what was asked for.
     """
@@ -26,7 +29,8 @@ class TaskCounts(Part):
 
 
 class SelfTest(Part):
-    """Who scores a task, and the shares of known replies that were scored right: by OpenCompass alone, and by what decides.
+    """Who scores a task, and the shares of known replies that were scored right: by OpenCompass
+    alone, and by what decides.
 
     `why` some of them were not tried.
     """

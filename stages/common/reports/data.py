@@ -10,9 +10,11 @@ from stages.common.reports.base import Count, Figure, Part, Report, Share
 
 
 class SourceCounts(Part):
-    """What became of the rows of one source; `read` is the sum of the others. `unused`: beyond its count, its share or `data.max_rows`.
+    """What became of the rows of one source; `read` is the sum of the others. `unused`: beyond its
+    count, its share or `data.max_rows`.
 
-    `unverified`: the teacher's answer was not shown to be right; `refused`: the teacher's server would not answer.
+    `unverified`: the teacher's answer was not shown to be right; `refused`: the teacher's server
+    would not answer.
     """
 
     read: Count = 0
@@ -32,7 +34,9 @@ class SourceCounts(Part):
 
 
 class Flow(Part):
-    """How many rows came to a filter and passed it, and a few that did not: their places and why, without their text."""
+    """How many rows came to a filter and passed it, and a few that did not: their places and why,
+    without their text.
+    """
 
     filter: str
     came: Count = Field(alias="in")
@@ -51,7 +55,9 @@ class Tokens(Part):
 
 
 class Hits(Part):
-    """Rows that overlap with items of a benchmark's split in one way (exact, ngram, short, fuzzy)."""
+    """Rows that overlap with items of a benchmark's split in one way (exact, ngram, short,
+    fuzzy).
+    """
 
     benchmark: str
     split: str
@@ -60,14 +66,18 @@ class Hits(Part):
 
 
 class Contamination(Part):
-    """The share of different rows that overlap with the benchmark, which were removed, and by what they were found."""
+    """The share of different rows that overlap with the benchmark, which were removed, and by what
+    they were found.
+    """
 
     fraction: Share
     hits: list[Hits] = []
 
 
 class Teaching(Part):
-    """What the replies of a teacher in use cost when they were made. `odd`: what is not as it should be about them, counted."""
+    """What the replies of a teacher in use cost when they were made. `odd`: what is not as it
+    should be about them, counted.
+    """
 
     model: str
     requests: Count
@@ -82,7 +92,8 @@ class DataReport(Report):
 
     Attributes:
         kind: of the rows: sft, dpo, kto or pt.
-        positive_control: by task, and for a row of none, which planted overlaps were found; None if such a one cannot be planted.
+        positive_control: by task, and for a row of none, which planted overlaps were found; None if
+            such a one cannot be planted.
         teacher: by tier.
         remarks: what is wrong with bad rows, and which of their keys were not used.
     """

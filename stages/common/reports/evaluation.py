@@ -1,4 +1,6 @@
-"""What an evaluation leaves: one row an item (SPLIT.jsonl), and the summary that is computed from them (SPLIT.json)."""
+"""What an evaluation leaves: one row an item (SPLIT.jsonl), and the summary that is computed from
+them (SPLIT.json).
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,16 @@ class Answer(Report):
     """What one model answered to one item, of either split.
 
     Attributes:
-        item_id: hash of the item's content (see `items.item_id`), the same for base, incumbent and candidate.
+        item_id: hash of the item's content (see `items.item_id`), the same for base, incumbent and
+            candidate.
         correct: the benchmark's own strict verdict; it decides.
         score: credit in [0, 1]; equals `correct` if the benchmark gives no partial credit.
         prediction: the reply as generated, before any post-processing.
         prompt_tokens, output_tokens: as counted by the server.
         truncated: the reply hit the output limit before it ended.
         repeat: 0 for the first run over the items, 1 for the second, ...
-        fingerprint: hash of what the answers depend on (model, template, engine, sampling), as the summary's spells it out.
+        fingerprint: hash of what the answers depend on (model, template, engine, sampling), as the
+            summary's spells it out.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -44,7 +48,9 @@ class Answer(Report):
 
 
 class Row(Answer):
-    """An answer to a validation item. Its split is what makes it one: an answer to a test item is refused."""
+    """An answer to a validation item. Its split is what makes it one: an answer to a test item is
+    refused.
+    """
 
     split: Literal["val"]
 
@@ -56,8 +62,9 @@ class Scores(Part):
         n: answers; `items`: the items behind them, if each was asked several times.
         accuracy_low, accuracy_high: 95 % interval, that of Wilson.
         pass_at_k: by k, the chance that one of k answers to an item is right.
-        opencompass: OpenCompass's own figure, if ours decides; `overruled`: answers that it took for right and that hold none;
-            `folded`: answers that are right in another form of Unicode.
+        opencompass: OpenCompass's own figure, if ours decides; `overruled`: answers that it took
+            for right and that hold none; `folded`: answers that are right in another form of
+            Unicode.
     """
 
     n: Count
@@ -102,12 +109,15 @@ class Summary(Oddities, Report):
     """An evaluation of one split.
 
     Attributes:
-        items_sha256: of the ids of the items; `rows_sha256`: of the file of rows (None in results from before it was stated).
-        fingerprint: what the answers depend on. Any key may be in it: what is not known to be harmless is compared.
+        items_sha256: of the ids of the items; `rows_sha256`: of the file of rows (None in results
+            from before it was stated).
+        fingerprint: what the answers depend on. Any key may be in it: what is not known to be
+            harmless is compared.
         settings: how was asked and scored, as configured.
         thinking: replies with thoughts, their characters, and thoughts that never ended.
         engine_judge: the same oddities of the language model that judged the answers.
-        model, opencompass, runtime_s: whose answers, the version that scored them, and how long it took.
+        model, opencompass, runtime_s: whose answers, the version that scored them, and how long it
+            took.
     """
 
     remedy = "run 'dvc repro' to evaluate it again"
@@ -143,6 +153,10 @@ def read_rows(path: Path | str, kind: type[Kind]) -> list[Kind]:
     """Per-item results.
 
     Raises:
-        PawlError: a missing or broken file, or a row that is none of this kind; with its number and the first column that is wrong.
+        PawlError: a missing or broken file, or a row that is none of this kind; with its number and
+            the first column that is wrong.
     """
-    return [kind.check(value, f"{path}, row {number}") for number, value in enumerate(read_jsonl(path), 1)]
+    return [
+        kind.check(value, f"{path}, row {number}")
+        for number, value in enumerate(read_jsonl(path), 1)
+    ]

@@ -1,4 +1,6 @@
-"""A line of experiments/looks.jsonl: one look at the validation items, or what belongs to it (see `stages.common.looks`)."""
+"""A line of experiments/looks.jsonl: one look at the validation items, or what belongs to it (see
+`stages.common.looks`).
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,10 @@ class Look(Part):
         items: hash of the items; `sketch`: the beginnings of a few of their ids.
         candidate, incumbent: hashes of who was right about which item.
         measure: what of it decides, "" for the accuracy on all items.
-        questions: the questions' hashes; in a verdict alone, since the file has them once for each set of items.
-        look: its number. `experiment`, `n`, `outcome`: what was judged, on how many items, and what came of it.
+        questions: the questions' hashes; in a verdict alone, since the file has them once for each
+            set of items.
+        look: its number. `experiment`, `n`, `outcome`: what was judged, on how many items, and what
+            came of it.
     """
 
     items: str
@@ -58,7 +62,9 @@ class Look(Part):
 
 
 class Looked(Report):
-    """What holds the looks that it stands for (a list: DVC shows what is in one as no metric); a verdict has one."""
+    """What holds the looks that it stands for (a list: DVC shows what is in one as no metric); a
+    verdict has one.
+    """
 
     remedy = "run 'dvc repro -f judge' to judge again"
     looks: list[Look] = []

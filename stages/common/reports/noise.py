@@ -1,4 +1,6 @@
-"""How many verdicts change when the same weights are evaluated twice: reports/noise/KEY.json (see `stages.common.noise`)."""
+"""How many verdicts change when the same weights are evaluated twice: reports/noise/KEY.json (see
+`stages.common.noise`).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class NoiseReport(Counts, Report):
 
     Attributes:
         concurrency: requests in flight, of both runs.
-        fingerprint, items_sha256: of the configuration that was measured, as in an evaluation's summary.
+        fingerprint, items_sha256: of the configuration that was measured, as in an evaluation's
+            summary.
     """
 
     remedy = "measure it again: python -m stages.evaluate --noise"

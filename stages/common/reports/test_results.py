@@ -1,4 +1,6 @@
-"""What was measured on test items. For people: only the evaluation that writes it, the page and MLflow may import this module."""
+"""What was measured on test items. For people: only the evaluation that writes it, the page and
+MLflow may import this module.
+"""
 
 from __future__ import annotations
 

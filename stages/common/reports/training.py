@@ -9,10 +9,13 @@ class TrainReport(Report):
     """A training that ended well.
 
     Attributes:
-        initial_loss, final_loss: first and last logged training loss; `best_eval_loss`: the lowest of held-out rows, None without any.
-        steps, epochs, rows, tokens: done, of padding-free tokens; None if the trainer did not count them.
+        initial_loss, final_loss: first and last logged training loss; `best_eval_loss`: the lowest
+            of held-out rows, None without any.
+        steps, epochs, rows, tokens: done, of padding-free tokens; None if the trainer did not count
+            them.
         adapter_sha256: of the weights that it left, an adapter or a whole model.
-        tokens_per_s, tflop_per_s, utilisation: of all processes; the last one as a share of the GPUs' data sheets.
+        tokens_per_s, tflop_per_s, utilisation: of all processes; the last one as a share of the
+            GPUs' data sheets.
         peak_memory_gib: of the largest process; `peak_gpu_memory_gib`: None on a CPU.
         highest_grad_norm, last_grad_norm: absent if one was not finite.
         resumed_from_step: absent if it ran in one piece.

@@ -1,4 +1,6 @@
-"""reports/judge.json: is the candidate better than the incumbent, by which evidence, and in which words."""
+"""reports/judge.json: is the candidate better than the incumbent, by which evidence, and in which
+words.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Rate = Literal["", "too high", "too low"]
 
 
 class Sided(Part):
-    """One side's accuracy with its 95 % interval, lenient accuracy and mean score (absent in verdicts from before it was stated)."""
+    """One side's accuracy with its 95 % interval, lenient accuracy and mean score (absent in
+    verdicts from before it was stated).
+    """
 
     accuracy: Figure
     low: Figure
@@ -37,9 +41,12 @@ class Figures(Part):
         n: items; `repeats`: how often each was asked, of candidate and incumbent.
         difference: of the metric; `low`, `high`: its 95 % interval, by the method `interval`.
         p_better, p_two_sided: exact p-values; the one-sided one decides.
-        candidate_only, incumbent_only: items on which that side alone was right (with repeats or scores: did better).
-        gain, loss: sums of the positive and of the negative differences; `spread`: their standard deviation.
-        within: the part of their variance that repeats average out; None if each item was asked once.
+        candidate_only, incumbent_only: items on which that side alone was right (with repeats or
+            scores: did better).
+        gain, loss: sums of the positive and of the negative differences; `spread`: their standard
+            deviation.
+        within: the part of their variance that repeats average out; None if each item was asked
+            once.
     """
 
     n: Count
@@ -63,7 +70,9 @@ class Figures(Part):
 
 
 class Guarded(Part):
-    """A benchmark that may not lose more than a margin: the interval of its difference, and whether it kept its level."""
+    """A benchmark that may not lose more than a margin: the interval of its difference, and whether
+    it kept its level.
+    """
 
     benchmark: str
     low: Figure
@@ -73,7 +82,9 @@ class Guarded(Part):
 
 
 class Further(Part):
-    """How many more items, or repeats of the present ones, would decide at the observed rates; "" stands for all items together."""
+    """How many more items, or repeats of the present ones, would decide at the observed rates; ""
+    stands for all items together.
+    """
 
     benchmark: str = ""
     towards: Literal["accept", "reject"]
@@ -84,7 +95,9 @@ class Further(Part):
 
 @dataclass(frozen=True)
 class Deciding:
-    """What the verdict is about: `benchmark` is "" for all items together, `before` and `after` are of the measure."""
+    """What the verdict is about: `benchmark` is "" for all items together, `before` and `after` are
+    of the measure.
+    """
 
     benchmark: str
     measure: str
@@ -97,7 +110,8 @@ class Evidence(Part):
     """Figures of each benchmark and of all items, and what they decide before any veto.
 
     Attributes:
-        look, level: the number of this look at the items, and the level of its test; `alpha` is of all looks together.
+        look, level: the number of this look at the items, and the level of its test; `alpha` is of
+            all looks together.
         metric, primary: what is measured, and the benchmark that decides ("": all items together).
         further_items: what would decide, if it is inconclusive.
     """
@@ -126,7 +140,9 @@ class Evidence(Part):
         """The figures that decided. Nothing else knows which these are."""
         figures = self.benchmarks[self.primary] if self.primary else self.pooled
         measure = "mean score" if self.metric == "score" else "strict accuracy"
-        before, after = (side.measured(self.metric) for side in (figures.incumbent, figures.candidate))
+        before, after = (
+            side.measured(self.metric) for side in (figures.incumbent, figures.candidate)
+        )
         return Deciding(self.primary, measure, before, after, figures)
 
 
@@ -151,7 +167,9 @@ class Thresholds(Part):
 
 
 class Guard(Part):
-    """A check besides the evidence; one that did not pass is a veto. `detail` says what was found."""
+    """A check besides the evidence; one that did not pass is a veto. `detail` says what was
+    found.
+    """
 
     guard: str
     passed: bool
@@ -166,13 +184,17 @@ class CutOff(Part):
 
 
 class ErrorKind(CutOff):
-    """The share of all answers that are wrong in one way, and whether it grew by more than chance would."""
+    """The share of all answers that are wrong in one way, and whether it grew by more than chance
+    would.
+    """
 
     grew: bool
 
 
 class Curve(Part):
-    """What the training loss says (see `stages.judge.curve`), in words that a proposer may read: no text of others is among them."""
+    """What the training loss says (see `stages.judge.curve`), in words that a proposer may read: no
+    text of others is among them.
+    """
 
     shape: Shape
     learning_rate: Rate = ""
@@ -204,7 +226,9 @@ class Words(Part):
 
 
 class Leaks(Part):
-    """Sentences that repeated benchmark content: found in the first reply, cut from the last one."""
+    """Sentences that repeated benchmark content: found in the first reply, cut from the last
+    one.
+    """
 
     found: Count
     cut: Count
@@ -216,7 +240,8 @@ class Opinion(Part):
     Attributes:
         failed: why it has no words; "" if it has.
         disagreement: it says otherwise than the evidence.
-        answered_as, not_sent: the name that its reply was signed with, and options that its server refused.
+        answered_as, not_sent: the name that its reply was signed with, and options that its server
+            refused.
     """
 
     model: str
@@ -237,7 +262,8 @@ class Judged(Looked):
     """A verdict without its words.
 
     Attributes:
-        accepted: the same as the outcome "accept". An acceptance has guards, and all of them passed.
+        accepted: the same as the outcome "accept". An acceptance has guards, and all of them
+            passed.
         errors: by kind of wrong answer.
     """
 

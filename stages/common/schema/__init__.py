@@ -1,4 +1,5 @@
-"""Every declared parameter: its type, its range, its unit. conf/ is composed against these classes, and each stage checks again.
+"""Every declared parameter: its type, its range, its unit. conf/ is composed against these classes,
+and each stage checks again.
 
 A section here is a section of params.yaml; a bound says what Pawl refuses.
 """
@@ -22,14 +23,32 @@ from stages.common.schema.source import Source
 from stages.common.schema.train import Launcher, Train
 
 __all__ = [
-    "LLM", "SECTIONS", "Agent", "Benchmark", "Config", "Data", "Engine", "Evaluate", "Experiment", "Judge", "Launcher", "Model", "Source",
-    "Suite", "Tracking", "Train", "check_together", "validate",
-]  # fmt: skip
+    "LLM",
+    "SECTIONS",
+    "Agent",
+    "Benchmark",
+    "Config",
+    "Data",
+    "Engine",
+    "Evaluate",
+    "Experiment",
+    "Judge",
+    "Launcher",
+    "Model",
+    "Source",
+    "Suite",
+    "Tracking",
+    "Train",
+    "check_together",
+    "validate",
+]
 
 
 @dataclass
 class Config:
-    """The whole of params.yaml. Sections are MISSING here and filled by conf/ (a default would be built before it is merged)."""
+    """The whole of params.yaml. Sections are MISSING here and filled by conf/ (a default would be
+    built before it is merged).
+    """
 
     experiment: Experiment = MISSING
     model: Model = MISSING
@@ -45,20 +64,35 @@ class Config:
 
 
 SECTIONS: dict[str, type] = {
-    "experiment": Experiment, "model": Model, "data": Data, "benchmark": Benchmark, "train": Train, "launcher": Launcher,
-    "engine": Engine, "evaluate": Evaluate, "judge": Judge, "tracking": Tracking, "agent": Agent,
-}  # fmt: skip
+    "experiment": Experiment,
+    "model": Model,
+    "data": Data,
+    "benchmark": Benchmark,
+    "train": Train,
+    "launcher": Launcher,
+    "engine": Engine,
+    "evaluate": Evaluate,
+    "judge": Judge,
+    "tracking": Tracking,
+    "agent": Agent,
+}
 
 
 def check_together(config: Config) -> None:
     """What one section alone cannot know.
 
     Raises:
-        PawlError: training puts thoughts before the answers, and evaluation would score them as part of the answer.
+        PawlError: training puts thoughts before the answers, and evaluation would score them as
+            part of the answer.
     """
     asked = config.evaluate
     if config.data.think_tags and (asked.think_open, asked.think_close) != ("<think>", "</think>"):
-        fix = "add \"evaluate.think_open='<think>'\" \"evaluate.think_close='</think>'\", or set data.think_tags=false"
+        fix = (
+            "add \"evaluate.think_open='<think>'\" \"evaluate.think_close='</think>'\", or set"
+            " data.think_tags=false"
+        )
         raise PawlError(
-            "data.think_tags puts <think> before the answers, but evaluation does not take it off", where="data.think_tags", fix=fix
+            "data.think_tags puts <think> before the answers, but evaluation does not take it off",
+            where="data.think_tags",
+            fix=fix,
         )

@@ -17,9 +17,12 @@ class Engine:
 
     Attributes:
         gpu_memory_utilization: share of each GPU that vLLM takes.
-        tensor_parallel: GPUs that share one copy of the model: a number, or `auto`, as few as it fits on; the other GPUs hold copies.
-        batch_invariant: vLLM on a GPU answers a request alike whatever is computed beside it, where the GPU can (capability 8.0).
-        nodes: machines of a running Ray cluster over which vLLM splits the model, each with as many GPUs as this one.
+        tensor_parallel: GPUs that share one copy of the model: a number, or `auto`, as few as it
+            fits on; the other GPUs hold copies.
+        batch_invariant: vLLM on a GPU answers a request alike whatever is computed beside it, where
+            the GPU can (capability 8.0).
+        nodes: machines of a running Ray cluster over which vLLM splits the model, each with as many
+            GPUs as this one.
         served_adapter: the name under which an external server serves the fine-tuned model.
         judge: the language model that scores benchmarks whose evaluator asks one.
     """
@@ -46,17 +49,27 @@ def check_engine(engine: Engine, key: str) -> None:
     no_secret(engine.api_key_env, engine.base_url, key)
     if any(re.match(r"--?[\w-]*(key|token|secret|password)\b", part) for part in engine.extra_args):
         raise PawlError(
-            f"{key}.extra_args carries a key, which params.yaml would make public", where=f"{key}.extra_args",
-            fix="leave it out: the server listens on this machine alone, and lives as long as the evaluation",
-        )  # fmt: skip
-    if engine.tensor_parallel != "auto" and not re.fullmatch(r"[1-9]\d{0,2}", engine.tensor_parallel):
+            f"{key}.extra_args carries a key, which params.yaml would make public",
+            where=f"{key}.extra_args",
+            fix=(
+                "leave it out: the server listens on this machine alone, and lives as long as the"
+                " evaluation"
+            ),
+        )
+    if engine.tensor_parallel != "auto" and not re.fullmatch(
+        r"[1-9]\d{0,2}", engine.tensor_parallel
+    ):
         raise PawlError(
             f"{key}.tensor_parallel is {engine.tensor_parallel!r}",
             where=f"{key}.tensor_parallel",
             fix="set it to auto, or to a number of GPUs",
         )
     if engine.kind == "external" and not engine.base_url:
-        raise PawlError(f"{key}.base_url is empty, but {key}.kind is 'external'", where=f"{key}.base_url", fix=f"set {key}.base_url")
+        raise PawlError(
+            f"{key}.base_url is empty, but {key}.kind is 'external'",
+            where=f"{key}.base_url",
+            fix=f"set {key}.base_url",
+        )
 
 
 @dataclass
@@ -67,8 +80,10 @@ class Evaluate:
         concurrency: requests in flight (0: as many as suit the engine).
         top_k: only the likeliest k tokens are drawn from (0: all).
         num_runs: how often each item is asked; with sampling each time with another seed.
-        limit: only the first items of each benchmark (0: all); what is scored so is comparable with nothing else.
-        think_open, think_close: tags around what the model thinks aloud, which is not scored ("": it does not).
+        limit: only the first items of each benchmark (0: all); what is scored so is comparable with
+            nothing else.
+        think_open, think_close: tags around what the model thinks aloud, which is not scored ("":
+            it does not).
         think_begun: its chat template ends with think_open, so that replies do not begin with it.
         template: arguments of the chat template, such as enable_thinking.
     """
@@ -93,4 +108,8 @@ class Evaluate:
 @checks(Evaluate)
 def check_evaluate(evaluate: Evaluate, key: str) -> None:
     if bool(evaluate.think_open) != bool(evaluate.think_close):
-        raise PawlError(f"{key} has one of think_open and think_close", where=f"{key}.think_open", fix="set both or none")
+        raise PawlError(
+            f"{key} has one of think_open and think_close",
+            where=f"{key}.think_open",
+            fix="set both or none",
+        )

@@ -39,4 +39,8 @@ class Judge:
 def check_judge(judge: Judge, key: str) -> None:
     if judge.kind == "llm" and not judge.llm.base_url:
         fix = f"set {key}.llm.base_url to an OpenAI-compatible server, or use judge=rules"
-        raise PawlError(f"{key}.kind is llm, but {key}.llm.base_url is empty", where=f"{key}.llm.base_url", fix=fix)
+        raise PawlError(
+            f"{key}.kind is llm, but {key}.llm.base_url is empty",
+            where=f"{key}.llm.base_url",
+            fix=fix,
+        )

@@ -1,4 +1,6 @@
-"""A language model that helps: the teacher of the data, the judge's words, the agent's proposals."""
+"""A language model that helps: the teacher of the data, the judge's words, the agent's
+proposals.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ from stages.common.schema.rules import aside, checks, number
 
 @dataclass
 class LLM:
-    """An OpenAI-compatible endpoint, and how it is asked: all that stages/common/llm.py has to know of a server.
+    """An OpenAI-compatible endpoint, and how it is asked: all that stages/common/llm.py has to know
+    of a server.
 
     Attributes:
         base_url: up to and with /v1; empty where no language model is configured.
-        api_key_env: the name of the environment variable that holds the key; empty where none is wanted.
+        api_key_env: the name of the environment variable that holds the key; empty where none is
+            wanted.
         price_in, price_out: for the account and the budget.
     """
 
@@ -37,14 +41,29 @@ class LLM:
 @checks(LLM)
 def check_llm(llm: LLM, key: str) -> None:
     if llm.base_url and not llm.model:
-        raise PawlError(f"{key}.model is empty, but {key}.base_url is set", where=f"{key}.model", fix=f"set {key}.model")
+        raise PawlError(
+            f"{key}.model is empty, but {key}.base_url is set",
+            where=f"{key}.model",
+            fix=f"set {key}.model",
+        )
     no_secret(llm.api_key_env, llm.base_url, key)
 
 
 def no_secret(api_key_env: str, base_url: str, key: str) -> None:
     """Refuse what may be a secret where params.yaml, which is committed, would carry it."""
-    fix = f"put the key into an environment variable or .env, and the variable's name into {key}.api_key_env"
+    fix = (
+        "put the key into an environment variable or .env, and the variable's name into"
+        f" {key}.api_key_env"
+    )
     if api_key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", api_key_env):
-        raise PawlError(f"{key}.api_key_env is not the name of an environment variable", where=f"{key}.api_key_env", fix=fix)
+        raise PawlError(
+            f"{key}.api_key_env is not the name of an environment variable",
+            where=f"{key}.api_key_env",
+            fix=fix,
+        )
     if re.search(r"[@?]", base_url):
-        raise PawlError(f"{key}.base_url carries a user or a query, which may be a secret", where=f"{key}.base_url", fix=fix)
+        raise PawlError(
+            f"{key}.base_url carries a user or a query, which may be a secret",
+            where=f"{key}.base_url",
+            fix=fix,
+        )

@@ -25,7 +25,9 @@ class Experiment:
 
 @dataclass
 class Tracking:
-    """Where runs are logged. `register`: the name in MLflow's model registry, empty for no registration."""
+    """Where runs are logged. `register`: the name in MLflow's model registry, empty for no
+    registration.
+    """
 
     name: str = aside()
     kind: str = choice("mlflow", "none")
@@ -55,8 +57,10 @@ class Dimension:
     Attributes:
         kind: float or int between `low` and `high`, or one of `choices`.
         log: on a logarithmic scale.
-        digits: a float is rounded to so many significant digits, so that it can be read and met again.
-        first: how far the first step from a value that means off or all (0, -1) may go; 0: no such step.
+        digits: a float is rounded to so many significant digits, so that it can be read and met
+            again.
+        first: how far the first step from a value that means off or all (0, -1) may go; 0: no such
+            step.
     """
 
     kind: str = choice("float", "int", "choice")
@@ -71,15 +75,27 @@ class Dimension:
 @checks(Dimension)
 def check_dimension(dimension: Dimension, key: str) -> None:
     if dimension.kind == "choice":
-        if len(dimension.choices) < 2 or not all(isinstance(each, str | int | float | bool) for each in dimension.choices):
-            raise PawlError(f"{key}.choices needs two values or more", where=f"{key}.choices", fix="list them: [linear, cosine]")
+        if len(dimension.choices) < 2 or not all(
+            isinstance(each, str | int | float | bool) for each in dimension.choices
+        ):
+            raise PawlError(
+                f"{key}.choices needs two values or more",
+                where=f"{key}.choices",
+                fix="list them: [linear, cosine]",
+            )
     elif not dimension.low < dimension.high or (dimension.log and dimension.low <= 0):
-        raise PawlError(f"{key} has no range", where=key, fix="set low below high, and above 0 where log is true")
+        raise PawlError(
+            f"{key} has no range",
+            where=key,
+            fix="set low below high, and above 0 where log is true",
+        )
 
 
 @dataclass
 class KnowledgeBase:
-    """The Leeroopedia MCP server, asked over stdio; without a key in the environment it is not asked."""
+    """The Leeroopedia MCP server, asked over stdio; without a key in the environment it is not
+    asked.
+    """
 
     url: str = ""
     api_key_env: str = "LEEROOPEDIA_API_KEY"
@@ -94,7 +110,9 @@ def check_knowledge_base(base: KnowledgeBase, key: str) -> None:
 
 @dataclass
 class Page:
-    """A page that may be read; {model} is the model's repository, {problem} what people report, quoted for a URL."""
+    """A page that may be read; {model} is the model's repository, {problem} what people report,
+    quoted for a URL.
+    """
 
     url: str = MISSING
     about: str = choice("model", "framework", "problem")
@@ -128,8 +146,10 @@ class Agent:
 
     Attributes:
         reported: what people say is wrong with the model's answers, in their words.
-        near: distance below which a proposal must say how it differs from an experiment that was tried; 1 is one threefold step.
-        max_ratio: a number may change by this factor and no more, unless a quoted source names the larger jump.
+        near: distance below which a proposal must say how it differs from an experiment that was
+            tried; 1 is one threefold step.
+        max_ratio: a number may change by this factor and no more, unless a quoted source names the
+            larger jump.
     """
 
     name: str = aside()

@@ -16,7 +16,8 @@ class Inference:
 
     Attributes:
         context: tokens of prompt and answer that it was made for.
-        think_open, think_close, think_begun, template: see Evaluate; they hold whatever the sampling.
+        think_open, think_close, think_begun, template: see Evaluate; they hold whatever the
+            sampling.
     """
 
     temperature: float = number(0.0, low=0, high=2)
@@ -35,7 +36,8 @@ class Model:
     """The base model. `source` says which of the keys below it are read.
 
     Attributes:
-        date: what a chat template writes that would write today's date, so that a question is the same prompt tomorrow, in training too.
+        date: what a chat template writes that would write today's date, so that a question is the
+            same prompt tomorrow, in training too.
     """
 
     name: str = aside()
@@ -57,8 +59,17 @@ def check_model(model: Model, key: str) -> None:
     try:
         date.fromisoformat(model.date)
     except ValueError:
-        raise PawlError(f"{key}.date is {model.date!r}", where=f"{key}.date", fix="write it as 2024-07-26") from None
+        raise PawlError(
+            f"{key}.date is {model.date!r}", where=f"{key}.date", fix="write it as 2024-07-26"
+        ) from None
     need_set(
-        model, key, "source",
-        {"package": ("package", "sha256", "file"), "hub": ("repo", "revision"), "path": ("path",), "random": ()}[model.source],
-    )  # fmt: skip
+        model,
+        key,
+        "source",
+        {
+            "package": ("package", "sha256", "file"),
+            "hub": ("repo", "revision"),
+            "path": ("path",),
+            "random": (),
+        }[model.source],
+    )

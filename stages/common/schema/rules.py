@@ -1,4 +1,6 @@
-"""How a declared parameter is bounded: a range with its unit, a choice, a check of a whole section."""
+"""How a declared parameter is bounded: a range with its unit, a choice, a check of a whole
+section.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from omegaconf import MISSING
 from stages.common.errors import PawlError
 
 CHECKS: dict[type, Callable[[Any, str], None]] = {}
-"""What one field alone cannot say of a section: called with the section and its dotted key, raises PawlError."""
+"""What one field alone cannot say of a section: called with the section and its dotted key, raises
+PawlError.
+"""
 
 
 def number(
@@ -23,8 +27,13 @@ def number(
     unit: str = "",
     shapes: bool = True,
 ) -> Any:
-    """A number in a range. `shapes`: it decides what comes out (see `stages.common.keys.shapes_result`)."""
-    return field(default=default, metadata={"low": low, "above": above, "high": high, "unit": unit, "shapes": shapes})
+    """A number in a range. `shapes`: it decides what comes out (see
+    `stages.common.keys.shapes_result`).
+    """
+    return field(
+        default=default,
+        metadata={"low": low, "above": above, "high": high, "unit": unit, "shapes": shapes},
+    )
 
 
 def choice(*options: str) -> Any:
@@ -52,11 +61,16 @@ def need_set(section: Any, key: str, chosen_by: str, names: tuple[str, ...]) -> 
     for name in names:
         if not getattr(section, name):
             given = getattr(section, chosen_by)
-            raise PawlError(f"{key}.{name} is empty, but {key}.{chosen_by} is {given!r}", where=f"{key}.{name}", fix=f"set {key}.{name}")
+            raise PawlError(
+                f"{key}.{name} is empty, but {key}.{chosen_by} is {given!r}",
+                where=f"{key}.{name}",
+                fix=f"set {key}.{name}",
+            )
 
 
 def validate(value: Any, key: str) -> None:
-    """Check the bounds and choices of a dataclass and of everything in it; types were checked when it was made.
+    """Check the bounds and choices of a dataclass and of everything in it; types were checked when
+    it was made.
 
     Raises:
         PawlError: the first value out of range; `where` is its dotted key.
@@ -70,9 +84,15 @@ def validate(value: Any, key: str) -> None:
         name, given, rule = f"{key}.{spec.name}", getattr(value, spec.name), spec.metadata
         validate(given, name)
         if "options" in rule and given not in rule["options"]:
-            raise PawlError(f"{name} is {given!r}", where=name, fix=f"choose one of: {', '.join(rule['options'])}")
+            raise PawlError(
+                f"{name} is {given!r}",
+                where=name,
+                fix=f"choose one of: {', '.join(rule['options'])}",
+            )
         if "low" in rule and not _in_range(given, rule):
-            raise PawlError(f"{name} is {given!r}, out of range", where=name, fix=f"choose {_range(rule)}")
+            raise PawlError(
+                f"{name} is {given!r}, out of range", where=name, fix=f"choose {_range(rule)}"
+            )
     check = CHECKS.get(type(value))
     if check:
         check(value, key)
@@ -82,11 +102,17 @@ def _in_range(given: float, rule: Any) -> bool:
     if given != given:  # NaN compares false with everything, so it must be refused first
         return False
     low, above, high = rule["low"], rule["above"], rule["high"]
-    return (low is None or given >= low) and (above is None or given > above) and (high is None or given <= high)
+    return (
+        (low is None or given >= low)
+        and (above is None or given > above)
+        and (high is None or given <= high)
+    )
 
 
 def _range(rule: Any) -> str:
     parts = [
-        f"{word} {rule[name]:g}" for name, word in (("low", "at least"), ("above", "above"), ("high", "at most")) if rule[name] is not None
+        f"{word} {rule[name]:g}"
+        for name, word in (("low", "at least"), ("above", "above"), ("high", "at most"))
+        if rule[name] is not None
     ]
     return " and ".join(parts) + (f" ({rule['unit']})" if rule["unit"] else "")

@@ -16,17 +16,22 @@ class Train:
     """Fine-tuning by LLaMA-Factory; names are its own where they are unambiguous.
 
     Attributes:
-        template: a template of LLaMA-Factory; empty: the tokenizer's own chat template, which is what the model is served with.
-        lora_target, additional_target: module names with commas between them; `all` linear layers; empty: no further modules.
+        template: a template of LLaMA-Factory; empty: the tokenizer's own chat template, which is
+            what the model is served with.
+        lora_target, additional_target: module names with commas between them; `all` linear layers;
+            empty: no further modules.
         quantization_bit: 0 (not quantised), 4 or 8.
         freeze_trainable_layers: the last n layers, or the first -n.
         neftune_noise_alpha, label_smoothing_factor: 0 switches off.
         eval_strategy: auto is `steps` where data/train has an eval set, else `no`.
         eval_steps: below 1 a share of all steps.
-        pref_*, simpo_gamma, kto_*: read by the stages dpo and kto only (ORPO and SimPO are losses of dpo).
-        parallel: how parameters, gradients and optimizer state are spread over the processes of the launcher.
+        pref_*, simpo_gamma, kto_*: read by the stages dpo and kto only (ORPO and SimPO are losses
+            of dpo).
+        parallel: how parameters, gradients and optimizer state are spread over the processes of the
+            launcher.
         device: auto is the GPU where there is one.
-        micro_steps: steps on the longest rows before the run itself; 0: one on a GPU, none on a CPU; -1: none.
+        micro_steps: steps on the longest rows before the run itself; 0: one on a GPU, none on a
+            CPU; -1: none.
         extra: any other argument of LLaMA-Factory's, by its own name.
     """
 
@@ -80,10 +85,16 @@ class Train:
 @checks(Train)
 def check_train(train: Train, key: str) -> None:
     if train.quantization_bit not in (0, 4, 8):
-        raise PawlError(f"{key}.quantization_bit is {train.quantization_bit}", where=f"{key}.quantization_bit", fix="choose 0, 4 or 8")
+        raise PawlError(
+            f"{key}.quantization_bit is {train.quantization_bit}",
+            where=f"{key}.quantization_bit",
+            fix="choose 0, 4 or 8",
+        )
     if train.freeze_trainable_layers == 0:
         fix = "choose n for the last n layers, -n for the first n"
-        raise PawlError(f"{key}.freeze_trainable_layers is 0", where=f"{key}.freeze_trainable_layers", fix=fix)
+        raise PawlError(
+            f"{key}.freeze_trainable_layers is 0", where=f"{key}.freeze_trainable_layers", fix=fix
+        )
 
 
 @dataclass
@@ -92,11 +103,15 @@ class Launcher:
 
     Attributes:
         workers: processes on each node; 0: one for each GPU.
-        nodes, node_rank, master_addr, master_port: torchrun on several machines, started on each of them (torch's own names).
+        nodes, node_rank, master_addr, master_port: torchrun on several machines, started on each of
+            them (torch's own names).
         address: ray: of a running cluster (host:port, or auto); empty starts one on this machine.
-        storage: a folder that all nodes see, for checkpoints; empty: this working tree's .pawl, or none on several nodes of torchrun.
-        max_failures: ray: how often a failed worker group is started again from its last checkpoint.
-        checkpoint_steps: a checkpoint that a killed training goes on from, every so many steps (seldomer if saving is slow); 0: none.
+        storage: a folder that all nodes see, for checkpoints; empty: this working tree's .pawl, or
+            none on several nodes of torchrun.
+        max_failures: ray: how often a failed worker group is started again from its last
+            checkpoint.
+        checkpoint_steps: a checkpoint that a killed training goes on from, every so many steps
+            (seldomer if saving is slow); 0: none.
         timeout_h: a longer training, data stage or evaluation is stopped.
     """
 
@@ -118,7 +133,17 @@ class Launcher:
 def check_launcher(launcher: Launcher, key: str) -> None:
     if launcher.node_rank >= launcher.nodes:
         fix = f"ranks go from 0 to {key}.nodes - 1 = {launcher.nodes - 1}"
-        raise PawlError(f"{key}.node_rank is {launcher.node_rank}", where=f"{key}.node_rank", fix=fix)
-    if launcher.nodes > 1 and launcher.kind == "torchrun" and not (launcher.master_addr and launcher.master_port):
+        raise PawlError(
+            f"{key}.node_rank is {launcher.node_rank}", where=f"{key}.node_rank", fix=fix
+        )
+    if (
+        launcher.nodes > 1
+        and launcher.kind == "torchrun"
+        and not (launcher.master_addr and launcher.master_port)
+    ):
         fix = f"set {key}.master_addr and {key}.master_port, the same on every node"
-        raise PawlError(f"{key}.nodes is {launcher.nodes}, but the nodes do not know where to meet", where=f"{key}.master_addr", fix=fix)
+        raise PawlError(
+            f"{key}.nodes is {launcher.nodes}, but the nodes do not know where to meet",
+            where=f"{key}.master_addr",
+            fix=fix,
+        )

@@ -134,7 +134,9 @@ def engine_version(kind: str, python: str) -> str:
         raise PawlError(
             f"engine={kind} needs {wanted}, and {names[0]} is installed",
             where=python,
-            fix="run 'make serve-env' on this machine: it takes the GPU build if there is a GPU, "
-            "else the CPU build",
+            fix=(
+                "run 'make serve-env' on this machine: it takes the GPU build if there is a GPU, "
+                "else the CPU build"
+            ),
         )
     return found.stdout.strip()

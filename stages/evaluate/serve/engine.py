@@ -90,8 +90,10 @@ def serve(
         raise PawlError(
             "engine=vllm serves on GPUs, and none is visible here",
             where="engine.kind",
-            fix="run Pawl on a machine with a GPU, or choose engine=external, "
-            "engine=vllm_cpu or engine=transformers",
+            fix=(
+                "run Pawl on a machine with a GPU, or choose engine=external, "
+                "engine=vllm_cpu or engine=transformers"
+            ),
         )
     if gpus and (note := untried()):
         print(f"evaluate: {note}")
@@ -215,8 +217,10 @@ def _external(engine: Engine, adapter: Path | None) -> Endpoint:
         raise PawlError(
             "an external server cannot be given an adapter",
             where="engine.served_adapter",
-            fix="serve the fine-tuned model there yourself and name it in engine.served_adapter, "
-            "or choose engine=transformers",
+            fix=(
+                "serve the fine-tuned model there yourself and name it in engine.served_adapter, "
+                "or choose engine=transformers"
+            ),
         )
     names = _models(f"{url}/models", key, engine.startup_timeout_s)
     base = engine.served_model

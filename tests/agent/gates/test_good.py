@@ -1,4 +1,6 @@
-"""A good proposal passes every gate; without one that does, a gate that refuses everything would look right."""
+"""A good proposal passes every gate; without one that does, a gate that refuses everything would
+look right.
+"""
 
 from __future__ import annotations
 
@@ -21,4 +23,6 @@ def test_what_is_said_against_one_option_leaves_the_other() -> None:
 def test_gates_change_nothing_and_say_the_same_twice() -> None:
     proposal = broken(at_least=0.5, instead="x", why="Use 17 rows.")
     for gate in GATES.values():
-        assert [str(each) for each in gate(proposal, KNOWN)] == [str(each) for each in gate(proposal, KNOWN)]
+        assert [str(each) for each in gate(proposal, KNOWN)] == [
+            str(each) for each in gate(proposal, KNOWN)
+        ]

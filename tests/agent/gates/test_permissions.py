@@ -48,7 +48,11 @@ def test_the_gate_and_try_ask_the_one_list(pattern: str) -> None:
     key = pattern.replace("*", "mine")
     level = permissions.who(key)
     kind = "model_variant" if key.startswith("model.") else "parameter"
-    asked = {f"data.sources.{tier}.{name}": value for tier in ("strong", "weak") for name, value in (("recipe", "self"), ("tier", tier))}
+    asked = {
+        f"data.sources.{tier}.{name}": value
+        for tier in ("strong", "weak")
+        for name, value in (("recipe", "self"), ("tier", tier))
+    }
     assert (reach.why_not(key, kind, asked) == "") is (level == permissions.LOOP)
     if level == permissions.HAND:
         with pytest.raises(PawlError, match="guards the benchmark"):
@@ -69,9 +73,13 @@ def named(text: str) -> set[str]:
 
 def test_the_contract_says_what_the_list_says() -> None:
     may, may_not = contract("May", "May not"), contract("May not", "The gates")
-    assert {permissions.who(key) for key in named(may) - {"train.extra", "model.source"}} == {permissions.LOOP}
+    assert {permissions.who(key) for key in named(may) - {"train.extra", "model.source"}} == {
+        permissions.LOOP
+    }
     closed = {key: permissions.who(key.replace("*", "mine")) for key in named(may_not)}
-    assert set(permissions.MAY[permissions.HAND]) == {key for key, who in closed.items() if who == permissions.HAND}
+    assert set(permissions.MAY[permissions.HAND]) == {
+        key for key, who in closed.items() if who == permissions.HAND
+    }
     assert permissions.LOOP not in closed.values()
     assert "" not in closed.values()
 
@@ -90,18 +98,31 @@ def test_every_decided_reader_names_declared_keys() -> None:
     assert deciders <= declared
 
 
-@pytest.mark.parametrize("override", ["model.repo=a/b", "train.pref_beta=0.3", "data.teacher.strong.temperature=0.5"])
+@pytest.mark.parametrize(
+    "override", ["model.repo=a/b", "train.pref_beta=0.3", "data.teacher.strong.temperature=0.5"]
+)
 def test_a_try_that_would_change_nothing_is_refused(override: str) -> None:
     with pytest.raises(PawlError, match="would change nothing") as refused:
         settings.resolve([override])
     assert "is not read" in str(refused.value.fix)
 
 
-@pytest.mark.parametrize("key", ["data.seed", "data.sources.mine.answers", "data.sources.mine.columns.question", "data.sources.mine.path"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "data.seed",
+        "data.sources.mine.answers",
+        "data.sources.mine.columns.question",
+        "data.sources.mine.path",
+    ],
+)
 def test_what_says_which_rows_are_in_a_part_is_closed_where_a_source_takes_one(key: str) -> None:
     assert permissions.moves_a_part({key}, {"data.sources.mine.part": "train"}) == key
     assert permissions.moves_a_part({key}, {"data.sources.mine.part": "all"}) == ""
-    assert permissions.moves_a_part({"data.sources.mine.count"}, {"data.sources.mine.part": "train"}) == ""
+    assert (
+        permissions.moves_a_part({"data.sources.mine.count"}, {"data.sources.mine.part": "train"})
+        == ""
+    )
 
 
 def test_an_argument_that_the_training_stage_refuses_is_a_refusal_of_try_and_no_crash() -> None:

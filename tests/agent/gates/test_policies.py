@@ -1,4 +1,6 @@
-"""What keeps a run safe holds whoever proposes; what judges an argument asks only whoever argues."""
+"""What keeps a run safe holds whoever proposes; what judges an argument asks only whoever
+argues.
+"""
 
 from __future__ import annotations
 

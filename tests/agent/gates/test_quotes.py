@@ -32,7 +32,11 @@ def test_what_the_source_does_not_say_is_refused(quote: Quote, reason: str) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["its authors  advise\na learning rate", "Its authors advise a “learning” rate".replace("“", "").replace("”", "")]
+    "text",
+    [
+        "its authors  advise\na learning rate",
+        "Its authors advise a “learning” rate".replace("“", "").replace("”", ""),
+    ],
 )
 def test_line_breaks_and_capitals_do_not_matter(text: str) -> None:
     assert quotes.check(broken(evidence=(Quote(text, CARD), OTHER)), KNOWN) == []
@@ -62,8 +66,14 @@ def test_a_quote_is_about_what_changes_or_about_its_effect() -> None:
         "no quote is about train.lora_rank or its effect: quote a source on that parameter"
     ]
     effect = {**KNOWN.sources, CARD: "More trainable parameters overfit such short tasks soon."}
-    about = broken(1, evidence=(rate, Quote("More trainable parameters overfit such short tasks", CARD)))
-    assert [each for each in quotes.check(about, replace(KNOWN, sources=effect)) if each.option == "rank-32"] == []
+    about = broken(
+        1, evidence=(rate, Quote("More trainable parameters overfit such short tasks", CARD))
+    )
+    assert [
+        each
+        for each in quotes.check(about, replace(KNOWN, sources=effect))
+        if each.option == "rank-32"
+    ] == []
 
 
 def test_each_parameter_that_changes_needs_a_quote_of_its_own() -> None:

@@ -47,7 +47,12 @@ def test_a_step_within_the_factor_passes(key: str, before: object, after: object
 
 def test_a_quoted_source_that_names_the_value_lets_a_jump_pass() -> None:
     quote = Quote("A rate of 2e-4 is usual for adapters.", RATE)
-    assert ratio.check(moved("train.learning_rate", 0.001, 0.0002, evidence=(quote, HALF.evidence[0])), KNOWN) == []
+    assert (
+        ratio.check(
+            moved("train.learning_rate", 0.001, 0.0002, evidence=(quote, HALF.evidence[0])), KNOWN
+        )
+        == []
+    )
     for other in (
         Quote("A rate of 2e-4 is usual for all.", RATE),  # not what it says
         Quote("The initial learning rate for the optimizer.", RATE),  # names no value
@@ -58,18 +63,30 @@ def test_a_quoted_source_that_names_the_value_lets_a_jump_pass() -> None:
 
 def test_the_present_state_is_no_source_for_a_jump() -> None:
     quote = Quote("train.learning_rate is 0.001 in the present configuration.", "[situation]")
-    known = type(KNOWN)(**{**KNOWN.__dict__, "params": {**KNOWN.params, "train.learning_rate": 0.01}})
+    known = type(KNOWN)(
+        **{**KNOWN.__dict__, "params": {**KNOWN.params, "train.learning_rate": 0.01}}
+    )
     assert ratio.check(moved("train.learning_rate", 0.01, 0.001, evidence=(quote,)), known)
     assert ratio.check(GOOD, KNOWN) == []
 
 
-@pytest.mark.parametrize(("key", "after"), [("train.learning_rate", "1e-1"), ("train.lora_rank", "512"), ("train.max_steps", "9")])
-def test_a_number_written_as_a_text_is_refused_since_hydra_would_read_it_as_the_number(key: str, after: str) -> None:
-    assert [each.option for each in ratio.check(moved(key, KNOWN.params[key], after), KNOWN)] == ["half-rate"]
+@pytest.mark.parametrize(
+    ("key", "after"),
+    [("train.learning_rate", "1e-1"), ("train.lora_rank", "512"), ("train.max_steps", "9")],
+)
+def test_a_number_written_as_a_text_is_refused_since_hydra_would_read_it_as_the_number(
+    key: str, after: str
+) -> None:
+    assert [each.option for each in ratio.check(moved(key, KNOWN.params[key], after), KNOWN)] == [
+        "half-rate"
+    ]
 
 
 def test_a_number_where_nothing_was_set_needs_a_quote_that_names_it() -> None:
-    assert "names 50" in ratio.check(moved("train.extra.neftune_noise_alpha", None, 50), KNOWN)[0].reason
+    assert (
+        "names 50"
+        in ratio.check(moved("train.extra.neftune_noise_alpha", None, 50), KNOWN)[0].reason
+    )
 
 
 def test_an_experiment_of_ours_is_no_source_for_a_jump() -> None:
@@ -80,7 +97,13 @@ def test_an_experiment_of_ours_is_no_source_for_a_jump() -> None:
 
 
 def test_the_beginning_of_a_number_in_a_source_is_not_that_number() -> None:
-    known = replace(KNOWN, sources={**KNOWN.sources, CARD: "We train with a lora_rank of 128 here, a rate of 0.00015, or 2.5e-4 later."})
+    known = replace(
+        KNOWN,
+        sources={
+            **KNOWN.sources,
+            CARD: "We train with a lora_rank of 128 here, a rate of 0.00015, or 2.5e-4 later.",
+        },
+    )
     for key, before, after, text in (
         ("train.lora_rank", 16, 1, "We train with a lora_rank of 1"),
         ("train.lora_rank", 2, 12, "We train with a lora_rank of 12"),
@@ -100,22 +123,38 @@ def test_the_beginning_of_a_number_in_a_source_is_not_that_number() -> None:
 )
 def test_a_quoted_default_is_no_recommendation(text: str) -> None:
     known = replace(KNOWN, sources={**KNOWN.sources, RATE: text})
-    assert ratio.check(moved("train.learning_rate", 0.001, 0.0002, evidence=(Quote(text, RATE),)), known)
+    assert ratio.check(
+        moved("train.learning_rate", 0.001, 0.0002, evidence=(Quote(text, RATE),)), known
+    )
 
 
 def test_a_recommendation_beside_a_default_is_one() -> None:
     text = "We recommend a learning_rate of 2e-4 for adapters in place of the default 5e-5."
     known = replace(KNOWN, sources={**KNOWN.sources, RATE: text})
-    assert ratio.check(moved("train.learning_rate", 0.001, 0.0002, evidence=(Quote(text, RATE),)), known) == []
-    assert ratio.check(moved("train.learning_rate", 0.001, 0.00005, evidence=(Quote(text, RATE),)), known)
+    assert (
+        ratio.check(
+            moved("train.learning_rate", 0.001, 0.0002, evidence=(Quote(text, RATE),)), known
+        )
+        == []
+    )
+    assert ratio.check(
+        moved("train.learning_rate", 0.001, 0.00005, evidence=(Quote(text, RATE),)), known
+    )
 
 
 def test_changes_that_are_allowed_one_by_one_are_too_much_together() -> None:
-    steps = [("train.learning_rate", 0.001, 0.003), ("train.lora_rank", 16, 48), ("train.num_train_epochs", 1.0, 3.0)]
+    steps = [
+        ("train.learning_rate", 0.001, 0.003),
+        ("train.lora_rank", 16, 48),
+        ("train.num_train_epochs", 1.0, 3.0),
+    ]
     four = (*(Change(*each) for each in steps), Change("train.per_device_train_batch_size", 8, 24))
     found = ratio.check(broken(changes=four, several="all of them"), KNOWN)
     assert len(found) == 1 and "by a factor of 81 together" in found[0].reason
-    small = (Change("train.learning_rate", 0.001, 0.0015), Change("train.num_train_epochs", 1.0, 1.5))
+    small = (
+        Change("train.learning_rate", 0.001, 0.0015),
+        Change("train.num_train_epochs", 1.0, 1.5),
+    )
     assert ratio.check(broken(changes=small), KNOWN) == []
 
 
@@ -123,7 +162,10 @@ def test_parameters_that_move_together_count_once() -> None:
     scaled = (Change("train.lora_rank", 16, 48), Change("train.lora_alpha", 32, 96))
     assert ratio.check(broken(changes=scaled), KNOWN) == []
     known = replace(KNOWN, params={**KNOWN.params, "train.gradient_accumulation_steps": 4})
-    same_batch = (Change("train.per_device_train_batch_size", 8, 16), Change("train.gradient_accumulation_steps", 4, 2))
+    same_batch = (
+        Change("train.per_device_train_batch_size", 8, 16),
+        Change("train.gradient_accumulation_steps", 4, 2),
+    )
     assert ratio.check(broken(changes=same_batch), known) == []
     assert ratio.check(broken(changes=(scaled[0], Change("train.lora_alpha", 32, 16))), KNOWN)
 

@@ -40,7 +40,13 @@ def test_a_pitfall_has_a_metric(pitfalls: tuple[Pitfall, ...]) -> None:
 
 def test_a_success_is_a_gain_worth_having() -> None:
     worth = replace(KNOWN, gain=0.02)
-    assert "less than judge.min_effect (0.02)" in success.check(broken(at_least=0.67), worth)[0].reason
-    assert not [each for each in success.check(broken(at_least=0.682), worth) if each.option == "half-rate"]
+    assert (
+        "less than judge.min_effect (0.02)" in success.check(broken(at_least=0.67), worth)[0].reason
+    )
+    assert not [
+        each for each in success.check(broken(at_least=0.682), worth) if each.option == "half-rate"
+    ]
     top = replace(worth, situation=replace(KNOWN.situation, accuracy=0.99))
-    assert not [each for each in success.check(broken(at_least=1.0), top) if each.option == "half-rate"]
+    assert not [
+        each for each in success.check(broken(at_least=1.0), top) if each.option == "half-rate"
+    ]

@@ -48,7 +48,13 @@ def test_a_claim_with_its_source_passes(text: str) -> None:
 
 
 def test_fewer_than_six_citations_are_refused() -> None:
-    few = replace(GOOD, verified="", options=(replace(HALF, evidence=(), disagreement="", expected="", why="It helps [unverified]."),))
+    few = replace(
+        GOOD,
+        verified="",
+        options=(
+            replace(HALF, evidence=(), disagreement="", expected="", why="It helps [unverified]."),
+        ),
+    )
     assert [each.reason for each in tags.check(few, KNOWN)] == ["1 citations in all, fewer than 6"]
     assert tags.check(few, replace(KNOWN, agent=replace(AGENT, min_tags=1))) == []
 
@@ -62,7 +68,10 @@ def test_without_any_source_every_technical_sentence_is_unverified() -> None:
 
 @pytest.mark.parametrize("field", ["why", "expected", "disagreement", "several", "different"])
 def test_a_fact_without_a_number_needs_a_source_wherever_it_stands(field: str) -> None:
-    found = [each.reason for each in tags.check(broken(**{field: "Llama uses grouped-query attention."}), KNOWN)]
+    found = [
+        each.reason
+        for each in tags.check(broken(**{field: "Llama uses grouped-query attention."}), KNOWN)
+    ]
     assert any("a claim without a source" in reason for reason in found)
 
 

@@ -13,9 +13,27 @@ from agent.knowledge.history import Record
 from agent.propose import situation
 
 
-def record(number: int, status: str, key: str, before: Any, after: Any, low: float, high: float, **more: Any) -> Record:
+def record(
+    number: int,
+    status: str,
+    key: str,
+    before: Any,
+    after: Any,
+    low: float,
+    high: float,
+    **more: Any,
+) -> Record:
     evidence = {"difference": (low + high) / 2, "low": low, "high": high, "accuracy": 0.5}
-    return Record(number, "x", status, "h", "0001-x", changes=[{"key": key, "before": before, "after": after}], evidence=evidence, **more)
+    return Record(
+        number,
+        "x",
+        status,
+        "h",
+        "0001-x",
+        changes=[{"key": key, "before": before, "after": after}],
+        evidence=evidence,
+        **more,
+    )
 
 
 RATE, RANK = "train.learning_rate", "train.lora_rank"
@@ -30,23 +48,49 @@ def test_each_rule_names_its_experiments_and_says_what_the_intervals_carry() -> 
         record(5, "INCONCLUSIVE", RANK, 16, 32, -0.1, 0.1),
         record(6, "DISCARDED", RATE, 0.001, 0.002, -0.1, 0.1),
         record(7, "DISCARDED", RATE, 0.001, 0.003, 0.1, 0.2),
-        Record(8, "x", "CRASHED", "h", "0001-x", changes=[{"key": RANK, "before": 16, "after": 64}], reason="out of memory | <b>"),
+        Record(
+            8,
+            "x",
+            "CRASHED",
+            "h",
+            "0001-x",
+            changes=[{"key": RANK, "before": 16, "after": 64}],
+            reason="out of memory | <b>",
+        ),
     ]
     rules = lessons.distil(records)
-    assert rules[0].startswith("train.learning\\_rate lowered helped: 2 of 2 kept") and rules[0].endswith("(0002, 0003).")
-    assert rules[1].startswith("train.learning\\_rate raised had mixed effects: 0 of 2 kept") and rules[1].endswith("(0006, 0007).")
-    assert any(rule.startswith("train.lora\\_rank lowered hurt") and "(0004)" in rule for rule in rules)
-    assert any(rule.startswith("train.lora\\_rank raised was not shown to matter") and "(0005)" in rule for rule in rules)
+    assert rules[0].startswith("train.learning\\_rate lowered helped: 2 of 2 kept") and rules[
+        0
+    ].endswith("(0002, 0003).")
+    assert rules[1].startswith(
+        "train.learning\\_rate raised had mixed effects: 0 of 2 kept"
+    ) and rules[1].endswith("(0006, 0007).")
+    assert any(
+        rule.startswith("train.lora\\_rank lowered hurt") and "(0004)" in rule for rule in rules
+    )
+    assert any(
+        rule.startswith("train.lora\\_rank raised was not shown to matter") and "(0005)" in rule
+        for rule in rules
+    )
     assert rules[-1].startswith("Crashed (out of memory \\| &lt;b&gt;)") and "(0008)" in rules[-1]
 
 
 def test_several_changes_together_are_put_down_to_none_of_them() -> None:
-    both = Record(2, "x", "KEPT", "h", "0001-x", changes=[{"key": RATE, "before": 1, "after": 2}, {"key": RANK, "before": 8, "after": 16}])
+    both = Record(
+        2,
+        "x",
+        "KEPT",
+        "h",
+        "0001-x",
+        changes=[{"key": RATE, "before": 1, "after": 2}, {"key": RANK, "before": 8, "after": 16}],
+    )
     assert "which of them did it was not tried" in lessons.distil([both])[0]
 
 
 @pytest.mark.e2e
-def test_ten_thousand_experiments_are_read_and_weighed_in_time(tmp_path: Path, monkeypatch: Any) -> None:
+def test_ten_thousand_experiments_are_read_and_weighed_in_time(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     from dataclasses import asdict
 
     from agent.run import experiment
@@ -55,9 +99,18 @@ def test_ten_thousand_experiments_are_read_and_weighed_in_time(tmp_path: Path, m
     monkeypatch.setattr(experiment, "EXPERIMENTS", tmp_path)
     params = {"train.learning_rate": 0.001, "benchmark.seed": 1, "model.name": "m"}
     (tmp_path / "0001-x").mkdir()
-    (tmp_path / "0001-x/params.yaml").write_text("train: {learning_rate: 0.001}\nbenchmark: {seed: 1}\nmodel: {name: m}\n")
+    (tmp_path / "0001-x/params.yaml").write_text(
+        "train: {learning_rate: 0.001}\nbenchmark: {seed: 1}\nmodel: {name: m}\n"
+    )
     for number in range(1, 10_001):
-        made = Record(number, "x", "DISCARDED", "h", "0001-x" if number > 1 else "", evidence={"accuracy": 0.5, "difference": 0.0})
+        made = Record(
+            number,
+            "x",
+            "DISCARDED",
+            "h",
+            "0001-x" if number > 1 else "",
+            evidence={"accuracy": 0.5, "difference": 0.0},
+        )
         if number > 1:
             made.changes.append({"key": RATE, "before": 0.001, "after": number / 1e6})
         (tmp_path / f"{number:04d}-x").mkdir(exist_ok=True)
@@ -65,10 +118,16 @@ def test_ten_thousand_experiments_are_read_and_weighed_in_time(tmp_path: Path, m
     begun = time.process_time()
     records, broken = history.read_history(tmp_path)
     read = time.process_time() - begun
-    assert len(records) == 10_000 and not broken and read < 20, "minutes, if each looked at all others"
+    assert len(records) == 10_000 and not broken and read < 20, (
+        "minutes, if each looked at all others"
+    )
     begun = time.process_time()
     tried = situation.tried(params, records)
-    assert len(tried) == 10_000 and tried[1999].differing == {RATE: 0.002} and tried[999].differing == {}
+    assert (
+        len(tried) == 10_000
+        and tried[1999].differing == {RATE: 0.002}
+        and tried[999].differing == {}
+    )
     assert time.process_time() - begun < 20
     history.tree(records)
     lessons.distil(records)

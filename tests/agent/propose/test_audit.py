@@ -1,4 +1,6 @@
-"""The sample of rows that a person reads: whatever the rows are, and once for each version of them."""
+"""The sample of rows that a person reads: whatever the rows are, and once for each version of
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,33 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("row", "expected"),
     [
         ({"text": "once upon"}, "once upon"),
-        ({"messages": [USER, {"role": "assistant", "content": "Ada did."}]}, "Who made it? / Ada did."),
         (
-            {"messages": [USER], "chosen": {"role": "assistant", "content": "Ada"}, "rejected": {"role": "assistant", "content": "Bob"}},
+            {"messages": [USER, {"role": "assistant", "content": "Ada did."}]},
+            "Who made it? / Ada did.",
+        ),
+        (
+            {
+                "messages": [USER],
+                "chosen": {"role": "assistant", "content": "Ada"},
+                "rejected": {"role": "assistant", "content": "Bob"},
+            },
             "Who made it? / chosen: Ada / rejected: Bob",
         ),
-        ({"messages": [USER, {"role": "assistant", "content": "Bob"}], "label": False}, "Who made it? / bad: Bob"),
-        ({"messages": [USER, {"role": "assistant", "content": "Ada"}], "label": True}, "Who made it? / good: Ada"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": "Bob"}], "label": False},
+            "Who made it? / bad: Bob",
+        ),
+        (
+            {"messages": [USER, {"role": "assistant", "content": "Ada"}], "label": True},
+            "Who made it? / good: Ada",
+        ),
         ({"messages": "broken", "chosen": 7}, "chosen: 7"),
         ({"messages": [None, 3]}, ""),
     ],
 )
-def test_an_audit_shows_question_and_answers_of_every_kind_of_row(rows: Path, row: dict[str, Any], expected: str) -> None:
+def test_an_audit_shows_question_and_answers_of_every_kind_of_row(
+    rows: Path, row: dict[str, Any], expected: str
+) -> None:
     rows.write_text(json.dumps(row) + "\n")
     assert audit.audit(ASKED, 1) == ".pawl/audit.md"
     text = (rows.parents[2] / ".pawl/audit.md").read_text()
@@ -49,7 +66,10 @@ def test_names_that_the_question_does_not_give_are_listed(rows: Path) -> None:
     answer = {"role": "assistant", "content": "It was made by Ada Lovelace in 1843."}
     rows.write_text(json.dumps({"messages": [USER, answer]}) + "\n")
     audit.audit(ASKED, 1)
-    assert "not in the question: Ada Lovelace, 1843" in (rows.parents[2] / ".pawl/audit.md").read_text()
+    assert (
+        "not in the question: Ada Lovelace, 1843"
+        in (rows.parents[2] / ".pawl/audit.md").read_text()
+    )
 
 
 def test_an_audit_is_made_and_told_once_for_each_version_of_the_rows(rows: Path) -> None:
@@ -64,4 +84,9 @@ def test_a_hostile_row_stays_a_line_of_text(rows: Path) -> None:
     rows.write_text(json.dumps({"text": "<script>x</script>\n# heading\n[a](http://b)"}) + "\n")
     audit.audit(ASKED, 1)
     text = (rows.parents[2] / ".pawl/audit.md").read_text()
-    assert "<script" not in text and "\n# heading" not in text and "- [a" not in text and " [a](" not in text
+    assert (
+        "<script" not in text
+        and "\n# heading" not in text
+        and "- [a" not in text
+        and " [a](" not in text
+    )

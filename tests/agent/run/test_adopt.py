@@ -1,4 +1,6 @@
-"""A sweep's winner goes into experiments/ like any other experiment: tried against the incumbent, kept only if it is proven better."""
+"""A sweep's winner goes into experiments/ like any other experiment: tried against the incumbent,
+kept only if it is proven better.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ from tests.agent.toy_pipeline import figures, verdict
 
 @pytest.fixture
 def swept(started):
-    """A repository in which `dvc exp run` has tried two learning rates, and whose tree holds the second one."""
+    """A repository in which `dvc exp run` has tried two learning rates, and whose tree holds the
+    second one.
+    """
     for name, rate in (("sad-newt", 0.002), ("fit-lynx", 0.0001)):
-        done = started.run("dvc", "exp", "run", "-q", "-n", name, "-S", f"train.learning_rate={rate}")
+        done = started.run(
+            "dvc", "exp", "run", "-q", "-n", name, "-S", f"train.learning_rate={rate}"
+        )
         assert done.returncode == 0, done.stderr
     return started
 
@@ -31,7 +37,9 @@ def test_an_applied_winner_is_put_to_the_test_and_recorded(swept):
     record = json.loads((swept.root / "experiments/0003-fit-lynx/record.json").read_text())
     assert record["status"] == "KEPT" and record["incumbent"].startswith("experiments/0002")
     assert record["changes"] == [{"key": "train.learning_rate", "before": 0.0005, "after": 0.0001}]
-    assert "one of 2 of its sweep" in record["hypothesis"] and "accuracy 0.975" in record["hypothesis"]
+    assert (
+        "one of 2 of its sweep" in record["hypothesis"] and "accuracy 0.975" in record["hypothesis"]
+    )
     assert "0.0001" in (swept.root / "conf/experiment/current.yaml").read_text() and swept.clean()
     again = swept.agent("adopt", "fit-lynx")
     assert again.returncode == 1 and "changed nothing" in again.stderr
@@ -60,7 +68,9 @@ def test_a_change_of_somebodys_own_is_not_put_back(swept):
 
 @pytest.fixture
 def applied(monkeypatch, tmp_path):
-    """A repository as `dvc exp apply` leaves it, and the commit of the experiment that was applied."""
+    """A repository as `dvc exp apply` leaves it, and the commit of the experiment that was
+    applied.
+    """
     for module in (adopt, workspace, process, failure):
         monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(adopt, "LOOKS", tmp_path / "experiments/looks.jsonl")
@@ -86,7 +96,9 @@ def applied(monkeypatch, tmp_path):
     return tmp_path, experiment
 
 
-@pytest.mark.parametrize("name", ["no-such", "--help-me", "HEAD~99", "-x", "../../etc/passwd", "x y", ""])
+@pytest.mark.parametrize(
+    "name", ["no-such", "--help-me", "HEAD~99", "-x", "../../etc/passwd", "x y", ""]
+)
 def test_an_unknown_name_is_a_clear_error_and_no_failed_stage(applied, name):
     with pytest.raises(PawlError, match="no such experiment"):
         adopt.command(argparse.Namespace(name=name, why=""))
@@ -99,7 +111,9 @@ def test_what_was_applied_is_put_back_but_for_looks_and_the_page(applied):
     (root / "reports/index.html").write_text("a newer page")
     adopt.put_back_applied(experiment)
     assert workspace.changed() == ["experiments/looks.jsonl", "reports/index.html"]
-    assert (root / "experiments/looks.jsonl").read_text() == "1\n2\n" and (root / "reports/index.html").read_text() == "a newer page"
+    assert (root / "experiments/looks.jsonl").read_text() == "1\n2\n" and (
+        root / "reports/index.html"
+    ).read_text() == "a newer page"
     assert "learning_rate: 1" in (root / "params.yaml").read_text()
     (root / "params.yaml").write_text("mine")
     adopt.put_back_applied(experiment)
@@ -107,10 +121,17 @@ def test_what_was_applied_is_put_back_but_for_looks_and_the_page(applied):
 
 
 def test_the_looks_that_a_sweep_took_are_taken_over_once(monkeypatch, tmp_path):
-    held = {"a": '{"candidate": "1"}\n{"candidate": "2"}\n', "b": '{"looks": 2}\n{"candidate": "1"}\n{"candidate": "3"}\n'}
+    held = {
+        "a": '{"candidate": "1"}\n{"candidate": "2"}\n',
+        "b": '{"looks": 2}\n{"candidate": "1"}\n{"candidate": "3"}\n',
+    }
     monkeypatch.setattr(adopt, "LOOKS", tmp_path / "experiments/looks.jsonl")
     monkeypatch.setattr(adopt, "ROOT", tmp_path)
-    monkeypatch.setattr(adopt, "_looks", lambda commits: (line for commit in commits for line in held[commit].splitlines()))
+    monkeypatch.setattr(
+        adopt,
+        "_looks",
+        lambda commits: (line for commit in commits for line in held[commit].splitlines()),
+    )
     (tmp_path / "experiments").mkdir()
     adopt.LOOKS.write_text('{"candidate": "1"}\n')
     assert adopt.take_over_looks(["a", "b"]) == 2 and adopt.take_over_looks(["a", "b"]) == 0
@@ -118,7 +139,9 @@ def test_the_looks_that_a_sweep_took_are_taken_over_once(monkeypatch, tmp_path):
     assert [line["candidate"] for line in found if "candidate" in line] == ["1", "2", "3"]
 
 
-@pytest.mark.parametrize("value", ["a b", "it's", 'say "x"', "a\\b", "1e-4", "true", "null", "[1]", "a,b", "${x}", ""])
+@pytest.mark.parametrize(
+    "value", ["a b", "it's", 'say "x"', "a\\b", "1e-4", "true", "null", "[1]", "a,b", "${x}", ""]
+)
 def test_a_value_survives_the_command_line(value):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -128,11 +151,19 @@ def test_a_value_survives_the_command_line(value):
 
 @pytest.mark.parametrize(
     ("primary", "told"),
-    [("", "accuracy 0.500, +0.000 on 80 validation items"), ("sums", "accuracy 0.750, +0.250 on 40 validation items of sums")],
+    [
+        ("", "accuracy 0.500, +0.000 on 80 validation items"),
+        ("sums", "accuracy 0.750, +0.250 on 40 validation items of sums"),
+    ],
 )
 def test_what_is_claimed_has_the_figures_that_decided(monkeypatch, primary, told):
-    whole = verdict(figures(0.5, 0.5) | {"n": 80}, "accept", name="one", incumbent="reports/baseline")
-    whole["evidence"] |= {"primary": primary, "benchmarks": {"sums": figures(0.75, 0.5) | {"n": 40}}}
+    whole = verdict(
+        figures(0.5, 0.5) | {"n": 80}, "accept", name="one", incumbent="reports/baseline"
+    )
+    whole["evidence"] |= {
+        "primary": primary,
+        "benchmarks": {"sums": figures(0.75, 0.5) | {"n": 40}},
+    }
     held = [json.dumps(whole), "[]", "{}", "{"]
     monkeypatch.setattr(workspace, "call", lambda argv, check: SimpleNamespace(stdout=held[0]))
     assert adopt.hypothesis("fit-lynx", "c" * 40, ["c" * 40]).endswith(told)
@@ -142,8 +173,12 @@ def test_what_is_claimed_has_the_figures_that_decided(monkeypatch, primary, told
 
 
 def test_a_ruler_that_differs_is_refused(monkeypatch):
-    monkeypatch.setattr(adopt.settings, "require_composed", lambda: {"benchmark.seed": 1, "train.seed": 1})
-    monkeypatch.setattr(adopt, "_show", lambda commit, path: "benchmark: {seed: 2}\ntrain: {seed: 1}\n")
+    monkeypatch.setattr(
+        adopt.settings, "require_composed", lambda: {"benchmark.seed": 1, "train.seed": 1}
+    )
+    monkeypatch.setattr(
+        adopt, "_show", lambda commit, path: "benchmark: {seed: 2}\ntrain: {seed: 1}\n"
+    )
     with pytest.raises(PawlError, match="may not change benchmark"):
         adopt.settings.parse(adopt.overrides("c" * 40))
 

@@ -45,19 +45,27 @@ def test_a_finished_experiment_is_never_written_again(reports: Path) -> None:
     assert done.status == "KEPT" and read_record(experiment.folder_of(done)) == done
     held = {path.name: path.read_bytes() for path in experiment.folder_of(done).iterdir()}
     for write in (
-        lambda: experiment.write_record(PLAN), lambda: experiment.write_settings(PLAN, "x", "y"),
-        lambda: experiment.finish(PLAN, READ, 2.0), lambda: experiment.crash(PLAN, "late", 2.0),
-    ):  # fmt: skip
+        lambda: experiment.write_record(PLAN),
+        lambda: experiment.write_settings(PLAN, "x", "y"),
+        lambda: experiment.finish(PLAN, READ, 2.0),
+        lambda: experiment.crash(PLAN, "late", 2.0),
+    ):
         with pytest.raises(PawlError, match="never written again"):
             write()
     assert {path.name: path.read_bytes() for path in experiment.folder_of(done).iterdir()} == held
 
 
 @pytest.mark.parametrize(("at_least", "met"), [(0.8, True), (0.81, False)])
-def test_a_finished_experiment_says_whether_its_success_gate_was_met(reports: Path, at_least: float, met: bool) -> None:
+def test_a_finished_experiment_says_whether_its_success_gate_was_met(
+    reports: Path, at_least: float, met: bool
+) -> None:
     plan = replace(PLAN, gate={"metric": "accuracy", "at_least": at_least})
     experiment.write_record(plan)
-    assert experiment.finish(plan, READ, 1.0).gate == {"metric": "accuracy", "at_least": at_least, "met": met}
+    assert experiment.finish(plan, READ, 1.0).gate == {
+        "metric": "accuracy",
+        "at_least": at_least,
+        "met": met,
+    }
     experiment.write_record(other := replace(PLAN, number=2))
     assert experiment.finish(other, READ, 1.0).gate == {}
 
@@ -70,7 +78,15 @@ def test_a_crash_keeps_no_copied_result(reports: Path) -> None:
 
 
 def test_the_judges_figures_are_read(reports: Path) -> None:
-    found = {"n": 40, "accuracy": 0.8, "incumbent_accuracy": 0.5, "difference": 0.3, "low": 0.2, "high": 0.4, "p": 0.01}
+    found = {
+        "n": 40,
+        "accuracy": 0.8,
+        "incumbent_accuracy": 0.5,
+        "difference": 0.3,
+        "low": 0.2,
+        "high": 0.4,
+        "p": 0.01,
+    }
     read = experiment.read_verdict("one", "reports/baseline")
     assert experiment.summary(read.evidence) == {**found, "benchmarks": {"toy": found}}
 
@@ -88,15 +104,23 @@ def test_the_judges_figures_are_read(reports: Path) -> None:
         ({"accepted": 1}, "accepted should be"),
         ({"evidence": {}}, "evidence.alpha is missing"),
         ({"evidence": {**VERDICT["evidence"], "outcome": "reject"}}, "its evidence does not carry"),
-        ({"evidence": {**VERDICT["evidence"], "pooled": {**PART, "low": "x"}}}, "evidence.pooled.low should be a number"),
+        (
+            {"evidence": {**VERDICT["evidence"], "pooled": {**PART, "low": "x"}}},
+            "evidence.pooled.low should be a number",
+        ),
         ({"guards": None}, "guards should be"),
         ({"guards": [{"passed": True}]}, "guards.0.guard is missing"),
         ({"guards": [{"guard": "x", "passed": 1}]}, "guards.0.passed should be"),
         ({"guards": []}, "guards did not all pass"),
-        ({"guards": [{"guard": "x", "passed": True}, {"guard": "y", "passed": False}]}, "guards did not all pass"),
+        (
+            {"guards": [{"guard": "x", "passed": True}, {"guard": "y", "passed": False}]},
+            "guards did not all pass",
+        ),
     ],
 )
-def test_a_verdict_that_does_not_carry_what_it_says_is_not_believed(reports: Path, change: dict[str, Any], expected: str) -> None:
+def test_a_verdict_that_does_not_carry_what_it_says_is_not_believed(
+    reports: Path, change: dict[str, Any], expected: str
+) -> None:
     (reports / "judge.json").write_text(json.dumps(VERDICT | change))
     with pytest.raises(PawlError, match=expected):
         experiment.read_verdict("one", "reports/baseline")
@@ -112,8 +136,12 @@ def test_a_verdict_broken_in_one_place_is_read_or_refused_and_never_a_bug(report
         place, _, value = what.partition(": ")
         harmless = place.startswith("guards.0.") and (place != "guards.0.passed" or value == "True")
         harmless |= place.startswith("evidence.pooled.incumbent") or place.endswith(".score")
-        harmless |= place.startswith("evidence.pooled.") and re.fullmatch(r"-?[\d.e+]+", value) is not None
-        assert harmless or not place.startswith(("guards", "outcome", "accepted", "evidence.pooled")), what
+        harmless |= (
+            place.startswith("evidence.pooled.") and re.fullmatch(r"-?[\d.e+]+", value) is not None
+        )
+        assert harmless or not place.startswith(
+            ("guards", "outcome", "accepted", "evidence.pooled")
+        ), what
 
 
 def test_rows_of_the_test_split_are_never_taken_for_validation(reports: Path) -> None:
@@ -123,12 +151,18 @@ def test_rows_of_the_test_split_are_never_taken_for_validation(reports: Path) ->
 
 
 def test_the_loss_summary_skips_what_is_no_training_loss(reports: Path) -> None:
-    (reports / "loss.csv").write_text("step,epoch,split,loss\n1,1,train,nan\n1,1,train,0.5\n1,1,val,9\n")
+    (reports / "loss.csv").write_text(
+        "step,epoch,split,loss\n1,1,train,nan\n1,1,train,0.5\n1,1,val,9\n"
+    )
     assert experiment.losses() == {"first": 0.5, "last": 0.5, "lowest": 0.5, "points": 1}
 
 
-@pytest.mark.parametrize("text", [None, "step,loss\n1,0.5\n", "step,epoch,split,loss\n1,1,train,x\n"])
-def test_an_experiment_without_a_loss_curve_is_not_finished(reports: Path, text: str | None) -> None:
+@pytest.mark.parametrize(
+    "text", [None, "step,loss\n1,0.5\n", "step,epoch,split,loss\n1,1,train,x\n"]
+)
+def test_an_experiment_without_a_loss_curve_is_not_finished(
+    reports: Path, text: str | None
+) -> None:
     experiment.write_record(PLAN)
     (reports / "loss.csv").unlink()
     if text is not None:
@@ -139,7 +173,8 @@ def test_an_experiment_without_a_loss_curve_is_not_finished(reports: Path, text:
 
 
 @pytest.mark.parametrize(
-    ("primary", "metric", "expected"), [("", "correct", 0.1), ("b", "correct", 0.2), ("", "score", 0.3), ("b", "score", 0.4)]
+    ("primary", "metric", "expected"),
+    [("", "correct", 0.1), ("b", "correct", 0.2), ("", "score", 0.3), ("b", "score", 0.4)],
 )
 def test_history_holds_the_figures_that_decided(primary: str, metric: str, expected: float) -> None:
     def part(accuracy: float, score: float) -> dict[str, Any]:
@@ -147,6 +182,10 @@ def test_history_holds_the_figures_that_decided(primary: str, metric: str, expec
         return {**found, "candidate": {**found["candidate"], "score": score}}  # type: ignore[dict-item]
 
     parts = {"pooled": part(0.1, 0.3), "benchmarks": {"a": part(0.5, 0.6), "b": part(0.2, 0.4)}}
-    evidence = Verdict.check(VERDICT | {"evidence": {**VERDICT["evidence"], "primary": primary, "metric": metric, **parts}}, "").evidence
+    evidence = Verdict.check(
+        VERDICT
+        | {"evidence": {**VERDICT["evidence"], "primary": primary, "metric": metric, **parts}},
+        "",
+    ).evidence
     found = experiment.summary(evidence)
     assert found["accuracy"] == expected and set(found["benchmarks"]) == {"a", "b"}

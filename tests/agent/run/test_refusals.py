@@ -15,7 +15,11 @@ def refused(repo: Repo, *arguments: str) -> str:
     done = repo.agent(*(arguments or TRY))
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 4
-    assert repo.state() == before and repo.git("rev-parse", "HEAD") == commit and repo.git("status", "--porcelain") == status
+    assert (
+        repo.state() == before
+        and repo.git("rev-parse", "HEAD") == commit
+        and repo.git("status", "--porcelain") == status
+    )
     assert not (repo.root / "experiments").exists()
     return done.stderr
 
@@ -33,7 +37,8 @@ def test_a_detached_head_is_refused(fresh: Repo) -> None:
 
 
 def test_outside_a_repository_of_its_own_is_refused(fresh: Repo) -> None:
-    (fresh.root / ".git").rename(fresh.root.parent / ".git")  # now inside somebody else's repository
+    # now inside somebody else's repository
+    (fresh.root / ".git").rename(fresh.root.parent / ".git")
     done = fresh.agent(*TRY)
     assert done.returncode == 1 and "not in a git repository of its own" in done.stderr
 
@@ -62,7 +67,9 @@ def test_a_stage_at_work_is_refused_and_named(fresh: Repo) -> None:
 
 def test_params_that_drifted_from_conf_are_refused(fresh: Repo) -> None:
     text = (fresh.root / "params.yaml").read_text()
-    (fresh.root / "params.yaml").write_text(text.replace("learning_rate: 0.001", "learning_rate: 0.002"))
+    (fresh.root / "params.yaml").write_text(
+        text.replace("learning_rate: 0.001", "learning_rate: 0.002")
+    )
     fresh.git("commit", "-qam", "drift")
     assert "not what conf/ composes to" in refused(fresh)
 
@@ -75,5 +82,7 @@ def test_params_that_drifted_from_conf_are_refused(fresh: Repo) -> None:
         ("train.seed=1", "nothing changes"),
     ],
 )
-def test_what_may_not_be_changed_is_refused_with_the_reason(fresh: Repo, override: str, expected: str) -> None:
+def test_what_may_not_be_changed_is_refused_with_the_reason(
+    fresh: Repo, override: str, expected: str
+) -> None:
     assert expected in refused(fresh, "try", override, "--why", "x")

@@ -30,14 +30,38 @@ def comments(path: Path) -> list[str]:
 def test_comments_and_the_package_line_survive_repeated_edits(current: Path) -> None:
     before = comments(current)
     for rate in (0.0005, 0.0001):
-        settings.edit({"train.learning_rate": rate, "data.sources.mine.count": 3, "experiment.hypothesis": f"# {rate} <- half"})
+        settings.edit(
+            {
+                "train.learning_rate": rate,
+                "data.sources.mine.count": 3,
+                "experiment.hypothesis": f"# {rate} <- half",
+            }
+        )
     assert current.read_text().startswith("# @package _global_\n")
     assert [line for line in comments(current) if "half" not in line] == before
     assert OmegaConf.load(current).train.learning_rate == 0.0001
 
 
 @pytest.mark.parametrize(
-    "value", [0.0005, 1e-05, 1e22, 3, True, "yes", "1e3", "12:30", "null", "~", "", "0x1f", "a: b # c", "'\"", "- x", "é 漢 😀"]
+    "value",
+    [
+        0.0005,
+        1e-05,
+        1e22,
+        3,
+        True,
+        "yes",
+        "1e3",
+        "12:30",
+        "null",
+        "~",
+        "",
+        "0x1f",
+        "a: b # c",
+        "'\"",
+        "- x",
+        "é 漢 😀",
+    ],
 )
 def test_a_value_comes_back_as_what_it_is(current: Path, value: object) -> None:
     settings.edit({"train.lora_target": value})
@@ -68,9 +92,17 @@ def test_a_hypothesis_is_text_in_yaml(current: Path, text: str) -> None:
     assert OmegaConf.load(current).experiment.hypothesis == text.strip()
 
 
-def test_a_hypothesis_cannot_read_the_environment(current: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hypothesis_cannot_read_the_environment(
+    current: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET", "hunter2")
-    settings.edit({"experiment.hypothesis": trial.hypothesis("${oc.env:SECRET} $${oc.env:SECRET} \\${oc.env:SECRET}")})
+    settings.edit(
+        {
+            "experiment.hypothesis": trial.hypothesis(
+                "${oc.env:SECRET} $${oc.env:SECRET} \\${oc.env:SECRET}"
+            )
+        }
+    )
     assert "hunter2" not in OmegaConf.load(current).experiment.hypothesis
 
 
@@ -107,7 +139,12 @@ def test_seeds_names_and_words_do_not_make_a_new_experiment() -> None:
         "tracking.kind": "none",
         "judge.alpha": 0.05,
     }
-    same = params | {"train.seed": 2, "train.name": "x", "experiment.hypothesis": "b", "tracking.kind": "mlflow"}
+    same = params | {
+        "train.seed": 2,
+        "train.name": "x",
+        "experiment.hypothesis": "b",
+        "tracking.kind": "mlflow",
+    }
     assert settings.fingerprint(params) == settings.fingerprint(same)
     for key, value in (("train.learning_rate", 0.002), ("judge.alpha", 0.01)):
         assert settings.fingerprint(params) != settings.fingerprint(params | {key: value})
@@ -134,7 +171,9 @@ def test_seeds_names_and_words_do_not_make_a_new_experiment() -> None:
         ("train.learning_rate=choice(1e-4,3e-4)", "several values"),
     ],
 )
-def test_an_override_that_no_experiment_may_make_is_refused_with_the_reason(override: str, expected: str) -> None:
+def test_an_override_that_no_experiment_may_make_is_refused_with_the_reason(
+    override: str, expected: str
+) -> None:
     with pytest.raises(PawlError) as refusal:
         settings.resolve([override])
     assert expected in str(refusal.value)
@@ -157,16 +196,26 @@ def test_what_guards_the_benchmark_from_the_training_data_is_closed(override: st
 
 
 @pytest.mark.parametrize("key", ["data.ngram", "data.sources.a.part"])
-def test_a_guard_may_not_change_by_reference_either(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    texts = {changed: OmegaConf.to_yaml(OmegaConf.from_dotlist(["train.seed=1", f"{key}={changed}"])) for changed in (False, True)}
+def test_a_guard_may_not_change_by_reference_either(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    texts = {
+        changed: OmegaConf.to_yaml(OmegaConf.from_dotlist(["train.seed=1", f"{key}={changed}"]))
+        for changed in (False, True)
+    }
     monkeypatch.setattr(settings, "compose", lambda overrides=(): texts[bool(overrides)])
     with pytest.raises(PawlError, match=f"may not change {key}"):
         settings.resolve(["train.seed=2"])
 
 
 @pytest.mark.parametrize(("part", "refused"), [("all", False), ("train", True)])
-def test_the_seed_that_says_which_rows_are_the_benchmarks_is_closed(monkeypatch: pytest.MonkeyPatch, part: str, refused: bool) -> None:
-    texts = {changed: f"data: {{seed: {int(changed)}, sources: {{a: {{part: {part}}}}}}}" for changed in (False, True)}
+def test_the_seed_that_says_which_rows_are_the_benchmarks_is_closed(
+    monkeypatch: pytest.MonkeyPatch, part: str, refused: bool
+) -> None:
+    texts = {
+        changed: f"data: {{seed: {int(changed)}, sources: {{a: {{part: {part}}}}}}}"
+        for changed in (False, True)
+    }
     monkeypatch.setattr(settings, "compose", lambda overrides=(): texts[bool(overrides)])
     if refused:
         with pytest.raises(PawlError, match=r"may not change data\.seed"):
@@ -193,11 +242,20 @@ def test_what_shapes_no_result_makes_no_new_experiment(override: str) -> None:
 
 @pytest.mark.parametrize(
     ("key", "counts"),
-    [("benchmark.seed", True), ("benchmark.tasks.a.count", True), ("engine.dtype", True), ("evaluate.temperature", True),
-     ("judge.alpha", False), ("evaluate.concurrency", False), ("evaluate.retries", False), ("evaluate.request_timeout_s", False),
-     ("engine.startup_timeout_s", False),
-     ("engine.api_key_env", False), ("train.learning_rate", False)],
-)  # fmt: skip
+    [
+        ("benchmark.seed", True),
+        ("benchmark.tasks.a.count", True),
+        ("engine.dtype", True),
+        ("evaluate.temperature", True),
+        ("judge.alpha", False),
+        ("evaluate.concurrency", False),
+        ("evaluate.retries", False),
+        ("evaluate.request_timeout_s", False),
+        ("engine.startup_timeout_s", False),
+        ("engine.api_key_env", False),
+        ("train.learning_rate", False),
+    ],
+)
 def test_the_ruler_is_what_is_asked_and_how(key: str, counts: bool) -> None:
     params = {key: 1, "benchmark.val_items": 200}
     assert (settings.ruler(params) != settings.ruler(params | {key: 2})) is counts
@@ -210,8 +268,13 @@ def test_a_key_given_twice_is_refused() -> None:
         settings.resolve(["train.seed=1", "train.seed=2"])
 
 
-def test_a_measuring_parameter_may_not_change_by_reference_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = {False: "train: {seed: 1}\njudge: {alpha: 0.05}\n", True: "train: {seed: 2}\njudge: {alpha: 0.5}\n"}
+def test_a_measuring_parameter_may_not_change_by_reference_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = {
+        False: "train: {seed: 1}\njudge: {alpha: 0.05}\n",
+        True: "train: {seed: 2}\njudge: {alpha: 0.5}\n",
+    }
     monkeypatch.setattr(settings, "compose", lambda overrides=(): texts[bool(overrides)])
     with pytest.raises(PawlError, match=r"change judge.alpha too"):
         settings.resolve(["train.seed=2"])
@@ -219,10 +282,23 @@ def test_a_measuring_parameter_may_not_change_by_reference_either(monkeypatch: p
 
 def test_values_have_the_declared_type() -> None:
     resolved = settings.resolve(
-        ["train.learning_rate=5e-4", "train.num_train_epochs=2", "train.lora_target=", "train.gradient_checkpointing=true"]
+        [
+            "train.learning_rate=5e-4",
+            "train.num_train_epochs=2",
+            "train.lora_target=",
+            "train.gradient_checkpointing=true",
+        ]
     )
-    values = [resolved[f"train.{key}"] for key in ("learning_rate", "num_train_epochs", "lora_target", "gradient_checkpointing")]
-    assert values == [0.0005, 2.0, "", True] and [type(value) for value in values] == [float, float, str, bool]
+    values = [
+        resolved[f"train.{key}"]
+        for key in ("learning_rate", "num_train_epochs", "lora_target", "gradient_checkpointing")
+    ]
+    assert values == [0.0005, 2.0, "", True] and [type(value) for value in values] == [
+        float,
+        float,
+        str,
+        bool,
+    ]
 
 
 @pytest.mark.parametrize("why", ["", "  \n", "???", "\x00\u202e"])

@@ -1,4 +1,6 @@
-"""What people are told of an experiment: of a stage that failed, from its record and never from a printed line."""
+"""What people are told of an experiment: of a stage that failed, from its record and never from a
+printed line.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("stage", ["generate_data", "build_benchmark", "eval_test", "baseline", "report", "track"])
+@pytest.mark.parametrize(
+    "stage", ["generate_data", "build_benchmark", "eval_test", "baseline", "report", "track"]
+)
 def test_the_error_of_a_stage_that_reads_test_items_is_not_repeated(here: Path, stage: str) -> None:
     failure.record(stage, exit_code=1, error="the answer to 'q' is 7731")
     assert telling.failed_at(stage, 0.0) == f" at {stage}"
@@ -52,14 +56,18 @@ def test_a_broken_record_says_where_and_no_more(here: Path, text: str) -> None:
     assert telling.failed_at("train", 0.0) == " at train"
 
 
-def test_a_secret_in_an_error_stays_out_of_the_record(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_in_an_error_stays_out_of_the_record(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "kpsk_secret_7731")
     write_json(here / failure.FOLDER / "fetch_model.json", {"error": "401 for kpsk_secret_7731"})
     assert telling.failed_at("fetch_model", 0.0) == " at fetch_model: 401 for [removed]"
     assert "7731" not in telling.reason_of(OSError("https://me:kpsk_secret_7731@host"))
 
 
-def test_what_the_judge_paid_to_explain_a_crash_is_in_the_account(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_judge_paid_to_explain_a_crash_is_in_the_account(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failure.record("train", exit_code=1, error="out of memory")
 
     def judge(*_: Any, **__: Any) -> None:
@@ -68,11 +76,20 @@ def test_what_the_judge_paid_to_explain_a_crash_is_in_the_account(here: Path, mo
 
     monkeypatch.setattr(workspace, "call", judge)
     assert telling.explained(RECORD, "train", 0.0) == "It was too big."
-    assert account.calls("r", 1) == {"llm": 0.25, "prompt_tokens": 100.0, "output_tokens": 20.0, "gpu_hours": 0.0}
+    assert account.calls("r", 1) == {
+        "llm": 0.25,
+        "prompt_tokens": 100.0,
+        "output_tokens": 20.0,
+        "gpu_hours": 0.0,
+    }
 
 
-@pytest.mark.parametrize("said", [None, "text", {"reason": "Too big.", "paid": "much"}, {"paid": {"cost": "x"}}])
-def test_an_odd_explanation_breaks_nothing(here: Path, monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
+@pytest.mark.parametrize(
+    "said", [None, "text", {"reason": "Too big.", "paid": "much"}, {"paid": {"cost": "x"}}]
+)
+def test_an_odd_explanation_breaks_nothing(
+    here: Path, monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
     write_json(here / failure.FOLDER / "train.json", {"error": "x", "explained": said})
     monkeypatch.setattr(workspace, "call", lambda *_, **__: None)
     assert telling.explained(RECORD, "train", 0.0) in ("", "Too big.")

@@ -446,9 +446,10 @@ def test_an_external_server_serves_the_fine_tuned_model_under_a_name_of_its_own(
                 for key in other.fingerprint
                 if one.fingerprint.get(key) != other.fingerprint[key]
             }
-            assert differs == {"adapter_sha256", "adapter_served_as"}, (
-                "the judge takes what begins with adapter for the model"
-            )
+            assert differs == {
+                "adapter_sha256",
+                "adapter_served_as",
+            }, "the judge takes what begins with adapter for the model"
         wrong = settings(
             "external", base_url=server.url, served_model="base", served_adapter="gone"
         )

@@ -10,10 +10,12 @@ from stages.evaluate.serve import server_log
 
 # as vLLM 0.33 writes them, cut: the cause stands far above the end
 DEAD = {
-    "ValueError: Free memory on device (20.1/23.6 GiB) on startup is less than desired "
-    "GPU memory utilization": "gpu_memory_utilization",
-    "ValueError: To serve at least one request (32768), 4.0 GiB KV cache is needed, which is "
-    "larger than": "max_model_len",
+    "ValueError: Free memory on device (20.1/23.6 GiB) on startup is less than desired GPU memory utilization": (
+        "gpu_memory_utilization"
+    ),
+    "ValueError: To serve at least one request (32768), 4.0 GiB KV cache is needed, which is larger than": (
+        "max_model_len"
+    ),
     "RuntimeError: The NVIDIA driver on your system is too old.": "update the NVIDIA driver",
     "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.": "gcc",
     "AssertionError: 28 is not divisible by tensor parallel size 8": "tensor_parallel=auto",

@@ -1,4 +1,6 @@
-"""Registers Pawl's schema and its checks with Hydra, inside `dvc exp run` too (DVC loads plugins from `hydra.plugins_path`)."""
+"""Registers Pawl's schema and its checks with Hydra, inside `dvc exp run` too (DVC loads plugins
+from `hydra.plugins_path`).
+"""
 
 import sys
 from pathlib import Path
