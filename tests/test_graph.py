@@ -298,3 +298,18 @@ def test_collecting_the_tests_loads_no_heavy_library(request: pytest.FixtureRequ
     runs.
     """
     assert request.config.stash[LOADED] == []
+
+
+def test_no_conditional_expression_stands_in_another() -> None:
+    """One thought a line: a second condition is an `if`, or a function with a name."""
+    nested = []
+    for path in [*modules("stages"), *modules("agent")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.IfExp):
+                continue
+            parts = [
+                part for child in (node.test, node.body, node.orelse) for part in ast.walk(child)
+            ]
+            if any(isinstance(part, ast.IfExp) for part in parts):
+                nested.append(f"{path}:{node.lineno}")
+    assert not nested

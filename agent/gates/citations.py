@@ -117,26 +117,23 @@ def numbers(text: str) -> list[float]:
     return [value for values in readings(text) for value in values]
 
 
+def _joins(character: str) -> bool:
+    """Whether a word or a number may go on at this character."""
+    return character.isalnum() or (character != "" and character in ".,+-")
+
+
 def holds(source: str, quote: str) -> bool:
     """Whether a quote stands in a source, word for word and number for number: "a rank of 1" is not
     in "a rank of 16".
     """
     said = normal(quote)
     first, last = said[:1], said[-1:]
-    before = (
-        r"(?<![\w.+-])"
-        if first.isdigit()
-        else r"(?<!\w)"
-        if first.isalnum() or first in ".,+-"
-        else ""
-    )
-    after = (
-        r"(?!\w|[.,]\d| ?%)"
-        if last.isdigit()
-        else r"(?!\w)"
-        if last.isalnum() or last in ".,+-"
-        else ""
-    )
+    before = r"(?<!\w)" if _joins(first) else ""
+    after = r"(?!\w)" if _joins(last) else ""
+    if first.isdigit():
+        before = r"(?<![\w.+-])"
+    if last.isdigit():
+        after = r"(?!\w|[.,]\d| ?%)"
     return bool(said) and re.search(before + re.escape(said) + after, normal(source)) is not None
 
 

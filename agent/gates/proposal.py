@@ -54,13 +54,7 @@ class Change:
 
 
 def _times(ratio: float) -> str:
-    return (
-        f"{ratio:.3g} times"
-        if ratio >= 1
-        else f"a {1 / ratio:.3g}th"
-        if ratio < 0.5
-        else f"{ratio:.3g} times"
-    )
+    return f"a {1 / ratio:.3g}th" if ratio < 0.5 else f"{ratio:.3g} times"
 
 
 def hydra_value(value: Any) -> str:

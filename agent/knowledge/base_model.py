@@ -66,7 +66,9 @@ def _ends(folder: Path) -> list[str]:
         read(folder / "generation_config.json"),
     )
     eos = config.get("eos_token")
-    found = [str(eos.get("content") if isinstance(eos, dict) else eos)] if eos else []
+    if isinstance(eos, dict):
+        eos = eos.get("content")
+    found = [str(eos)] if eos else []
     numbers = generation.get("eos_token_id")
     wanted = {
         str(number)

@@ -238,7 +238,9 @@ def difference(record: Record) -> str:
 
 def p_value(record: Record) -> str:
     value = number(record.evidence.get("p"))
-    return "" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"
+    if value is None:
+        return ""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def number(value: Any) -> float | None:
@@ -298,13 +300,10 @@ def fit(text: str, width: int) -> str:
     """Cut to `width` columns of a terminal; East Asian characters and emoji take two."""
     columns = 0
     for position, character in enumerate(text):
-        columns += (
-            2
-            if unicodedata.east_asian_width(character) in "WF"
-            else 0
-            if unicodedata.combining(character)
-            else 1
-        )
+        if unicodedata.east_asian_width(character) in "WF":
+            columns += 2
+        elif not unicodedata.combining(character):
+            columns += 1
         if columns > width - (position < len(text) - 1):
             return text[:position].rstrip() + "…"
     return text

@@ -62,17 +62,13 @@ def _rule(key: str, way: str, found: Sequence[Record]) -> str:
     kept = sum(record.status == "KEPT" for record in found)
     gains = sum((number(record.evidence.get("low")) or 0.0) > 0 for record in found)
     harms = sum((number(record.evidence.get("high")) or 0.0) < 0 for record in found)
-    verb = (
-        "helped"
-        if gains == len(found)
-        else (
-            "hurt"
-            if harms == len(found)
-            else "was not shown to matter"
-            if not gains and not harms
-            else "had mixed effects"
-        )
-    )
+    verb = "had mixed effects"
+    if gains == len(found):
+        verb = "helped"
+    elif harms == len(found):
+        verb = "hurt"
+    elif not gains and not harms:
+        verb = "was not shown to matter"
     steps = "; ".join(f"{_step(record.own_changes[0])}: {outcome(record)}" for record in found[-4:])
     more = f"; and {len(found) - 4} older" if len(found) > 4 else ""
     return (

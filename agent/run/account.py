@@ -119,7 +119,8 @@ def of_experiment(record: Record, training_s: float | None = None) -> dict[str, 
         )
     trained, _ = _fresh("reports/train.json", record.commit, TrainReport)
     seen = gpus_at_work() * training_s / 3600 if training_s else 0.0
-    hours = 0.0 if training_s == 0 else max(trained.gpu_hours if trained else 0.0, seen)
+    told = trained.gpu_hours if trained else 0.0
+    hours = 0.0 if training_s == 0 else max(told, seen)
     return {name: round(value, 6) for name, value in _add([*parts, {"gpu_hours": hours}]).items()}
 
 

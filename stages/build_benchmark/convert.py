@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -163,9 +164,8 @@ def shuffled_choices(rows: Rows, target: Path) -> Path:
     drawn = []
     for row in rows:
         right = row["choices"][ord(row["answer"]) - ord("A")]
-        mixed = sorted(
-            row["choices"], key=lambda choice, row=row: sha256_text(f"{row['question']}\0{choice}")
-        )  # type: ignore[misc]
+        keyed = [(sha256_text(f"{row['question']}\0{choice}"), choice) for choice in row["choices"]]
+        mixed = [choice for _, choice in sorted(keyed, key=itemgetter(0))]
         drawn.append({**row, "choices": mixed, "answer": chr(ord("A") + mixed.index(right))})
     return choices(drawn, target)
 
@@ -186,11 +186,9 @@ def own(path: Path, target: Path, *, chosen: bool) -> Path:
             raise PawlError(found.reason, where=found.where, fix=fix)
         where, question = found
         if question.context or bool(question.choices) != chosen:
-            what = (
-                "an item with several turns"
-                if question.context
-                else f"an item with{'out' if chosen else ''} choices"
-            )
+            what = "an item without choices" if chosen else "an item with choices"
+            if question.context:
+                what = "an item with several turns"
             raise PawlError(
                 what,
                 where=where,

@@ -28,6 +28,7 @@ from stages.common.files import ROOT
 from stages.common.lazy import quick_opencompass
 from stages.common.questions import normalize
 from stages.common.schema import Suite
+from stages.common.scoring import Scoring
 
 _CONFIGS = "opencompass.configs.datasets"
 _MESSAGES = {"HUMAN": "user", "BOT": "assistant", "SYSTEM": "system"}
@@ -59,7 +60,7 @@ class Dataset:
     name: str
     items: list[dict[str, Any]]
     own_val: list[dict[str, Any]]
-    scoring: dict[str, Any]
+    scoring: Scoring
     shown: frozenset[str] = frozenset()
 
 
@@ -143,7 +144,7 @@ def configurations(suite: Suite, where: str, path: Path | None = None) -> list[d
     return [copy.deepcopy(found[abbreviation]) for abbreviation in wanted]
 
 
-def scoring(config: dict[str, Any], suite: Suite) -> dict[str, Any]:
+def scoring(config: dict[str, Any], suite: Suite) -> Scoring:
     """How an evaluation turns replies into scores, as JSON: evaluator, post-processors, the
     deciding metric; classes by dotted name.
     """
@@ -241,7 +242,8 @@ def _items(
     try:
         dataset = config["type"](path=str(path.resolve()), **given)
         _answers_first(dataset)
-        rows, taken = list(dataset.test), []
+        rows = list(dataset.test)
+        taken: list[list[int]] = []
         conversations = render(config, dataset, taken)
         told = examples.shown(config, dataset, taken)
     except (OSError, ValueError, TypeError, KeyError, IndexError, AssertionError) as error:

@@ -18,7 +18,7 @@ from stages.common.files import sha256_text
 from stages.common.numerals import fold
 from stages.common.numerals import number as parse
 from stages.common.schema import Benchmark
-from stages.common.scoring import Scorer, Task, is_judged, processor, scorer
+from stages.common.scoring import Item, Scorer, Scoring, Task, is_judged, processor, scorer
 from stages.common.verdicts import EXACT, TOLERANCE, decide
 
 # of a benchmark: half those with the longest answers, which post-processors break, and half drawn
@@ -92,9 +92,9 @@ class Shares:
 
 def examine_items(
     name: str,
-    val: list[dict[str, Any]],
-    test: list[dict[str, Any]],
-    scoring: dict[str, Any] | None,
+    val: list[Item],
+    test: list[Item],
+    scoring: Scoring | None,
     benchmark: Benchmark,
 ) -> dict[str, Any]:
     """`examine` for a benchmark's items; of the test items it sees what kind their answers are and
@@ -173,7 +173,7 @@ def shares(task: Task, made: Scorer, kind: str, *, guarded: bool = True) -> Shar
     items = sample(task.items)
     golds = {item["item_id"]: gold_text(item) for item in items}
     others = {item["item_id"]: wrong_texts(item, kind, list(golds.values())) for item in items}
-    replies: dict[str, list[tuple[dict[str, Any], str]]] = {name: [] for name in LIMITS}
+    replies: dict[str, list[tuple[Item, str]]] = {name: [] for name in LIMITS}
     for item in items:
         gold = golds[item["item_id"]]
         replies["empty"] += [(item, text) for text in EMPTY]
@@ -194,17 +194,19 @@ def shares(task: Task, made: Scorer, kind: str, *, guarded: bool = True) -> Shar
 
 
 def _share(
-    task: Task, made: Scorer, pairs: list[tuple[dict[str, Any], str]], wanted: bool, guarded: bool
+    task: Task, made: Scorer, pairs: list[tuple[Item, str]], wanted: bool, guarded: bool
 ) -> float | None:
     if not pairs:
         return None
-    scoring = task.scoring if guarded else {**(task.scoring or {}), "extraction": ""}
+    scoring = task.scoring
+    if scoring is not None and not guarded:
+        scoring = {**scoring, "extraction": ""}
     asked = Task(task.name, task.split, [item for item, _ in pairs], scoring)
     verdicts = decide(asked, [text for _, text in pairs], made, guarded=guarded)
     return sum((score >= 1 - TOLERANCE) == wanted for score in verdicts.scores) / len(pairs)
 
 
-def sample(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def sample(items: list[Item]) -> list[Item]:
     """Some items, the same for the same: those with the longest answers, and others by their
     hash.
     """
@@ -218,7 +220,7 @@ def sample(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     )
 
 
-def gold_text(item: dict[str, Any]) -> str | None:
+def gold_text(item: Item) -> str | None:
     """A right answer as text; None where the item's gold is no text, but a form or tests."""
     gold = item.get("reference", item["answer"])
     gold = gold[0] if isinstance(gold, list) and gold else gold
@@ -243,7 +245,7 @@ def said(answer: str, kind: str) -> list[str]:
     return [sentence.format(form) for sentence, form in zip(SENTENCES, forms, strict=True)]
 
 
-def wrong_texts(item: dict[str, Any], kind: str, golds: list[str | None]) -> list[str]:
+def wrong_texts(item: Item, kind: str, golds: list[str | None]) -> list[str]:
     """The wrong letters of a choice, the other of yes and no, else the gold answer of another
     item.
     """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from stages.build_benchmark import opencompass
 from stages.common import columns
@@ -13,8 +14,8 @@ from stages.common.files import sha256_text
 from stages.common.items import SPLITS, item_id
 from stages.common.questions import PARTS, Question, choose, normalize, read, stream, take
 from stages.common.schema import Benchmark, Source
+from stages.common.scoring import Item, Scoring
 
-Item = dict[str, Any]
 """{item_id, benchmark, question, answer, category}; of a suite also messages, reference and perhaps
 row (see opencompass.Dataset)
 """
@@ -45,7 +46,7 @@ class Task:
     duplicates: int
     licence: str = ""
     repeated: list[list[int]] = field(default_factory=list)
-    scoring: dict[str, Any] | None = None
+    scoring: Scoring | None = None
     shown: int = 0
     spare: dict[str, int] = field(default_factory=dict)
 
@@ -154,9 +155,10 @@ def _divide(
             raise PawlError(f"{dataset.name} has no {split} items{examples}", where=where, fix=fix)
         asked[split] |= keys
     groups = [group for group in places.values() if len(group) > 1]
-    named = ([_named(dataset.name, item) for item in items] for items in (val, test))
+    named = [[_named(dataset.name, item) for item in items] for items in (val, test)]
     return Task(
-        *named,
+        named[0],
+        named[1],
         sum(len(group) - 1 for group in groups),
         licence,
         groups,
@@ -165,11 +167,12 @@ def _divide(
     )
 
 
-def _named(name: str, item: Item) -> Item:
+def _named(name: str, item: dict[str, Any]) -> Item:
     """An item with its identity: what the model is asked last, and the right answer; the worked
     examples before it are no part of it.
     """
-    return {"item_id": item_id(name, item["question"], item["answer"]), "benchmark": name, **item}
+    identity = item_id(name, item["question"], item["answer"])
+    return cast(Item, {"item_id": identity, "benchmark": name, **item})
 
 
 def check_names(names: list[str]) -> None:
@@ -243,9 +246,8 @@ def _drawn(
     drawn = 0
     while unfilled := [split for split in SPLITS if len(parts[split]) < wanted[split]]:
         split = min(unfilled, key=lambda split: len(parts[split]) / wanted[split])
-        taken, tried = take(
-            streams[split], 1, lambda question, split=split: _is_new(question, split, seen, asked)
-        )  # type: ignore[misc]
+        new = partial(_is_new, split=split, seen=seen, asked=asked)
+        taken, tried = take(streams[split], 1, new)
         drawn += tried
         if not taken:
             total = sum(map(len, parts.values()))

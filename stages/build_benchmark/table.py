@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
@@ -17,6 +17,7 @@ from stages.build_benchmark.splits import build
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, write_jsonl
 from stages.common.schema import Benchmark
+from stages.common.scoring import Item, Scoring
 
 _COLUMNS = ("gold", "sentences", "wrong", "empty", "label", "essay")
 _QA = [
@@ -80,22 +81,23 @@ def declared(path: Path) -> Benchmark:
 
 
 def _own(benchmark: Benchmark) -> bool:
-    paths = [part.path for part in (*benchmark.tasks.values(), *benchmark.suites.values())]
+    paths = [source.path for source in benchmark.tasks.values()]
+    paths += [suite.path for suite in benchmark.suites.values()]
     return paths == ["data/local/items.jsonl"] and not (ROOT / paths[0]).exists()
 
 
-def _built(benchmark: Benchmark) -> list[tuple[str, list[Any], list[Any], dict[str, Any] | None]]:
+def _built(benchmark: Benchmark) -> list[tuple[str, list[Item], list[Item], Scoring | None]]:
     return [(name, task.val, task.test, task.scoring) for name, task in build(benchmark).items()]
 
 
 def _examples(
     benchmark: Benchmark,
-) -> Iterator[tuple[str, list[Any], list[Any], dict[str, Any] | None]]:
+) -> Iterator[tuple[str, list[Item], list[Item], Scoring | None]]:
     rows = [{"question": question, "answer": answer} for question, answer in _QA]
     for name in benchmark.tasks:
         yield (
             f"{name} (examples)",
-            [{"item_id": row["question"], "benchmark": name, **row} for row in rows],
+            [_example(name, row) for row in rows],
             [],
             None,
         )
@@ -109,13 +111,14 @@ def _examples(
             for dataset in opencompass.read_datasets(name, suite, read):
                 yield (
                     f"{name} (examples)",
-                    [
-                        {"item_id": item["question"], "benchmark": name, **item}
-                        for item in dataset.items
-                    ],
+                    [_example(name, item) for item in dataset.items],
                     [],
                     dataset.scoring,
                 )
+
+
+def _example(name: str, item: dict[str, Any]) -> Item:
+    return cast(Item, {"item_id": item["question"], "benchmark": name, **item})
 
 
 def _cell(found: dict[str, Any], column: str) -> str:

@@ -307,13 +307,9 @@ def main() -> int:
         if key.rpartition(".")[2] == "api_key_env" and re.fullmatch(r"[A-Z_][A-Z0-9_]*", value)
     ]
     for key in dict.fromkeys((*KEYS, *named)):
-        state = (
-            "in .env"
-            if key in declared
-            else "set"
-            if os.environ.get(key)
-            else "not set (needed only by what uses it)"
-        )
+        state = "set" if os.environ.get(key) else "not set (needed only by what uses it)"
+        if key in declared:
+            state = "in .env"
         print(f"key  {key}: {state}")
     for name, url in endpoints(params).items():
         good, told = answer(url)

@@ -257,7 +257,9 @@ def choice(reply: str, texts: dict[str, list[str]], *, letters: bool = True) -> 
             ambiguous = len({answer for _, answer in alone}) > 1 and not found
             found.append((len(text), _AMBIGUOUS if ambiguous else alone[-1][1]))
     answer = max(found)[1] if found else _first(lines, names, letters)
-    return "" if answer == _AMBIGUOUS else _TRUE.get(answer, answer) if not letters else answer
+    if answer == _AMBIGUOUS:
+        return ""
+    return answer if letters else _TRUE.get(answer, answer)
 
 
 def _after(text: str, cue: re.Match[str], names: list[tuple[str, str]], letters: bool) -> str:

@@ -37,11 +37,8 @@ def explain(error: Exception, prefix: str = "", key: str = "") -> PawlError:
     text = str(error)
     unknown = re.search(r"Key '([^']+)' (?:is not in struct|not in '\w+')", text)
     named = re.search(r"full_key: ([\w.\-]+)", text)
-    key = (
-        key
-        or getattr(error, "full_key", None)
-        or (named[1] if named else unknown[1] if unknown else "")
-    )
+    found = named or unknown
+    key = key or getattr(error, "full_key", None) or (found[1] if found else "")
     if prefix and not key.startswith(f"{prefix}."):
         key = f"{prefix}.{key}" if key else prefix
     if isinstance(error, UnsupportedInterpolationType):

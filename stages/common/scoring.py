@@ -29,6 +29,7 @@ class Item(TypedDict):
         messages: the conversation to ask, if it is more than the question.
         reference: what the evaluator compares with, if it is not the answer.
         row: the loader's columns, if the evaluator asks for them.
+        category: of a procedural task, or of a file that names some.
     """
 
     item_id: str
@@ -38,6 +39,7 @@ class Item(TypedDict):
     messages: NotRequired[list[dict[str, str]]]
     reference: NotRequired[Any]
     row: NotRequired[dict[str, object]]
+    category: NotRequired[str]
 
 
 class Scoring(TypedDict):
@@ -46,6 +48,7 @@ class Scoring(TypedDict):
     Attributes:
         metric: see `Scorer`.
         executes_code: whether scoring runs what the model wrote.
+        config, abbreviation: of OpenCompass's configuration, and of the dataset in it.
         extraction: what stands in for OpenCompass's scoring, if its self-test failed.
     """
 
@@ -53,6 +56,8 @@ class Scoring(TypedDict):
     postprocessor: Spec | None
     metric: str
     executes_code: bool
+    config: NotRequired[str]
+    abbreviation: NotRequired[str]
     extraction: NotRequired[str]
 
 

@@ -31,19 +31,15 @@ def visible(value: object, limit: int = 2000) -> str:
     """
     text = redact(str(value)[: limit + _LONGEST_SECRET])[: limit + 1]
     if not text.isprintable():  # nearly every text is, and then holds neither
-        text = "".join(
-            (
-                " "
-                if c.isspace()
-                else (
-                    "\N{REPLACEMENT CHARACTER}"
-                    if unicodedata.category(c) in _UNSEEN and c not in _JOINERS
-                    else c
-                )
-            )
-            for c in text
-        )
+        text = "".join(map(_seen, text))
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _seen(character: str) -> str:
+    if character.isspace():
+        return " "
+    unseen = unicodedata.category(character) in _UNSEEN and character not in _JOINERS
+    return "\N{REPLACEMENT CHARACTER}" if unseen else character
 
 
 def plain(value: object, limit: int = 2000) -> str:

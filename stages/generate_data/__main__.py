@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from stages.common.config import load_params
 from stages.common.errors import run_main
@@ -109,7 +110,10 @@ def make(
         )
         rows = spool.Spool(scratch / "rows")
         counts = {name: Counts() for name in data.sources}
-        note = lambda removed: rejected.write(json.dumps(removed, ensure_ascii=False) + "\n")  # noqa: E731
+
+        def note(removed: dict[str, Any]) -> None:
+            rejected.write(json.dumps(removed, ensure_ascii=False) + "\n")
+
         filters = Filters(data, index, count_tokens, cutoff_len, rows, scratch, note, counts)
         budget = Budget(data.teacher.max_tokens, data.teacher.max_cost)
         replies = cache(

@@ -11,9 +11,9 @@ from pathlib import Path
 from stages.common.errors import PawlError
 from stages.common.files import ROOT, sha256_text
 from stages.common.questions import Bad, Question
-from stages.common.records import LARGEST_ROW
 from stages.common.schema import Source
 from stages.common.shapes import question_of
+from stages.common.tables import LARGEST_ROW
 
 PASSAGE = 400
 """Words of a passage that a teacher sees."""

@@ -115,10 +115,8 @@ class NearDuplicates:
         hashes = bands(signature, self.ROWS)
         before: list[set[int]] = [set() for _ in signature]
         for keys, rows in self._sorted:
-            left, right = (
-                np.searchsorted(keys, hashes, "left"),
-                np.searchsorted(keys, hashes, "right"),
-            )
+            left: Array = np.searchsorted(keys, hashes, "left")
+            right: Array = np.searchsorted(keys, hashes, "right")
             for text, band in zip(*np.nonzero(right > left), strict=True):
                 before[text].update(rows[left[text, band] : right[text, band]].tolist())
         new: dict[int, list[int]] = {}

@@ -59,7 +59,9 @@ class Counts:
 def kind_of(question: Question) -> str:
     if question.plain:
         return "pt"
-    return "dpo" if question.rejected else "kto" if question.label is not None else "sft"
+    if question.rejected:
+        return "dpo"
+    return "kto" if question.label is not None else "sft"
 
 
 def answer_of(question: Question, think_tags: bool) -> str:

@@ -83,13 +83,11 @@ def gather(data: Data, filters: Filters, teachers: Teachers, scratch: Path, *, p
 
 def _texts(source: Source, name: str) -> Source:
     if source.recipe or source.format or source.kind == "procedural":
-        given = (
-            f"the recipe {source.recipe!r}"
-            if source.recipe
-            else f"the format {source.format!r}"
-            if source.format
-            else "a task"
-        )
+        given = "a task"
+        if source.recipe:
+            given = f"the recipe {source.recipe!r}"
+        elif source.format:
+            given = f"the format {source.format!r}"
         fix = (
             "take a file whose rows have a `text`, or a folder of documents without a recipe; or"
             " learn from answers (train.stage=sft)"

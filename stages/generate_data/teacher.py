@@ -242,7 +242,8 @@ class Teacher:
             self._todo.append(slot)
         return slot
 
-    def _count(self, result: Any) -> Reply | Refused:
+    def _count(self, result: Reply | Refused | None) -> Reply | Refused:
+        assert result is not None
         if isinstance(result, Reply):
             self.usage.add(result, self.llm)
         return result

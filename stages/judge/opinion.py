@@ -168,9 +168,8 @@ def labelled(reason: str, known: dict[str, Any], veto: bool) -> str:
             bare, own = bare.replace(label, "", 1).strip(), label
     if known["accepted"] and not veto:
         return bare
-    wanted = (
-        (own or IMPLEMENTATION)
-        if veto
-        else known["label"] or (own if own == IMPLEMENTATION else "")
-    )
+    if veto:
+        wanted = own or IMPLEMENTATION
+    else:
+        wanted = known["label"] or (own if own == IMPLEMENTATION else "")
     return f"{wanted} {bare}".strip()

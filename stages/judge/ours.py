@@ -42,14 +42,8 @@ def place(text: str) -> str:
     """Where it was: the words that are a path, a key, a number or one of a few others; each other
     one is "...".
     """
-    words = (
-        [
-            word if _known(word.strip("()[],;'\"")) else "..."
-            for word in text.strip().splitlines()[0][:LONGEST].split()
-        ]
-        if text.strip()
-        else []
-    )
+    line = text.strip().splitlines()[0][:LONGEST] if text.strip() else ""
+    words = [word if _known(word.strip("()[],;'\"")) else "..." for word in line.split()]
     told = " ".join(
         word for at, word in enumerate(words) if word != "..." or words[at - 1 : at] != ["..."]
     )

@@ -225,6 +225,6 @@ def percent(value: float) -> str:
 
 
 def p_value(value: float) -> str:
-    return (
-        "p < 0.0001" if value < 1e-4 else f"p = {value:.4f}" if value < 0.1 else f"p = {value:.2f}"
-    )
+    if value < 1e-4:
+        return "p < 0.0001"
+    return f"p = {value:.4f}" if value < 0.1 else f"p = {value:.2f}"

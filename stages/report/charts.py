@@ -109,7 +109,7 @@ def _attribute(text: str) -> str:
 
 
 def _data(rows: Sequence[dict[str, Any]]) -> alt.Data:
-    return alt.Data(values=list(rows))
+    return alt.Data(values=list(rows))  # type: ignore[no-untyped-call]
 
 
 def _sides(names: Sequence[str]) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def losses(points: Sequence[dict[str, Any]], width: int) -> Any:
     names = {"train": "training rows", "eval": "held-out rows"}
     colours = {"train": "var(--candidate)", "eval": "var(--incumbent)"}
     rows = [{**point, "split": names[point["split"]]} for point in kept]
-    shared = {"domain": [names[split] for split in splits]}
+    shared: dict[str, Any] = {"domain": [names[split] for split in splits]}
     dashes = {"train": [1, 0], "eval": [6, 3]}
     return (
         alt.Chart(_data(rows))
@@ -278,7 +278,7 @@ def search(nodes: Sequence[dict[str, Any]], edges: Sequence[dict[str, Any]], wid
         axis=_PERCENT,
         scale=alt.Scale(zero=False, padding=12),
     )
-    domain = {"domain": present}
+    domain: dict[str, Any] = {"domain": present}
     lines = [
         alt.Chart(_data(part))
         .mark_rule(color=colour, strokeWidth=thick)

@@ -346,6 +346,26 @@ def _history(root: Path) -> dict[str, Any]:
     }
 
 
+def _p_value(value: float | None) -> str:
+    if value is None:
+        return "p unknown"
+    return "p < 0.0001" if value < 1e-4 else f"p = {value:.4f}"
+
+
+def _count(value: float | None) -> str:
+    if value is None:
+        return NONE
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return NONE
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def render(content: dict[str, Any]) -> str:
     """The whole page as HTML: escaped throughout, control characters and reordering marks shown as
     U+FFFD.
@@ -366,23 +386,9 @@ def render(content: dict[str, Any]) -> str:
     environment.filters |= {
         "percent": lambda share: NONE if share is None else Markup(f"{100 * share:.1f}&nbsp;%"),
         "signed": lambda share: NONE if share is None else f"{round(100 * share, 1) + 0.0:+.1f}",
-        "p": lambda value: (
-            "p unknown" if value is None else "p < 0.0001" if value < 1e-4 else f"p = {value:.4f}"
-        ),
-        "count": lambda value: (
-            NONE if value is None else f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
-        ),
-        "duration": lambda s: (
-            NONE
-            if s is None
-            else (
-                f"{s:.0f} s"
-                if s < 120
-                else f"{s / 60:.0f} min"
-                if s < 7200
-                else f"{s / 3600:.1f} h"
-            )
-        ),
+        "p": _p_value,
+        "count": _count,
+        "duration": _duration,
         "figure": lambda value: "none" if value is None else f"{value:.4g}",
         "lines": (
             lambda text: Markup("\n").join(visible(line, 2000) for line in str(text).splitlines())

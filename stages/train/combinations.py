@@ -197,17 +197,13 @@ def _serving(train: Train, engine: str) -> list[str]:
                 fix,
             )
     warnings = []
-    named = (
-        "DoRA"
-        if train.use_dora
-        else (
-            "additional_target"
-            if train.additional_target
-            else "OFT"
-            if train.finetuning_type == "oft"
-            else ""
-        )
-    )
+    named = ""
+    if train.use_dora:
+        named = "DoRA"
+    elif train.additional_target:
+        named = "additional_target"
+    elif train.finetuning_type == "oft":
+        named = "OFT"
     if named and vllm:
         warnings.append(
             f"{named} is not served as an adapter: it is merged into the base before each"

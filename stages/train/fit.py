@@ -49,12 +49,14 @@ def check_memory(
             "train.cutoff_len",
             fix,
         )
-    where = {"processes": processes(train, launcher), "gpu": gpu, "evaluates": evaluates}
+    count = processes(train, launcher)
     # the collator pads to a multiple of 8
     tokens = train.cutoff_len if train.packing or train.stage == "pt" else -(-longest // 8) * 8
-    parts = memory.estimate(size, train, tokens=tokens, **where)
+    parts = memory.estimate(
+        size, train, tokens=tokens, processes=count, gpu=gpu, evaluates=evaluates
+    )
     total = parts["total"]
-    room.check_loading(size, train, launcher, where["processes"] // launcher.nodes)
+    room.check_loading(size, train, launcher, count // launcher.nodes)
     limit = free_gib or available_gib(train, launcher, total, gpu=gpu)
     rank = train.lora_rank * (2 if train.pissa_init else 1)
     need = {
@@ -63,11 +65,15 @@ def check_memory(
         "available_gib": None if limit is None else round(limit, 2),
         "relative_error": memory.ERROR,
         "tokens": tokens,
-        "processes": where["processes"],
+        "processes": count,
         "parameters": size.parameters,
         "trainable_parameters": size.trainable,
         "max_lora_rank": rank,
-        "table": [] if limit is None else memory.table(model, train, targets, limit, **where),
+        "table": []
+        if limit is None
+        else memory.table(
+            model, train, targets, limit, processes=count, gpu=gpu, evaluates=evaluates
+        ),
     }
     if limit is None:
         each = "on each GPU" if gpu else "for each process"

@@ -307,9 +307,9 @@ def failure(code: int, folder: Path, log: Path, timeout_s: float) -> PawlError:
     told, tail = _told(folder), process.tail(log, 20_000)
     # such a process says nothing of its end, and its log is full of warnings
     cut_short = code == -9 and not told
-    traceback, named = (
-        ("", "") if cut_short else (told.get("traceback", ""), "") if told else first_cause(log)
-    )
+    traceback, named = told.get("traceback", ""), ""
+    if not told and not cut_short:
+        traceback, named = first_cause(log)
     last = checkpoints.last_whole(folder)
     again = (
         f"'dvc repro' goes on from step {last.name.rpartition('-')[2]}"

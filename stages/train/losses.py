@@ -21,7 +21,9 @@ def trainer_state(output: Path) -> dict[str, Any]:
     """
     state: dict[str, Any] = read_json(output / "trainer_state.json")
     history = state["log_history"]
-    ended = next((entry for entry in reversed(history) if "train_runtime" in entry), {})
+    ended: dict[str, Any] = next(
+        (entry for entry in reversed(history) if "train_runtime" in entry), {}
+    )
     if not any("loss" in entry for entry in history) and "train_loss" in ended:
         # packed rows are fewer than they were counted to be, so that the training ended before its
         # first log: the mean of its losses

@@ -113,9 +113,8 @@ def unquantized(model: Any) -> int:
         for module in model.modules()
         if isinstance(module, torch.nn.Linear) and module is not head
     )
-    return sum(parameter.numel() for parameter in model.parameters()) - sum(
-        module.weight.numel() for module in linear
-    )
+    whole: int = sum(parameter.numel() for parameter in model.parameters())
+    return int(whole - sum(module.weight.numel() for module in linear))
 
 
 def trainable(model: Any, train: Train, targets: list[str]) -> int:

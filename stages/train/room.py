@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 
-from stages.common.machine import machine_gib
+from stages.common.machine import machine_gib as machine_gib
 from stages.common.schema import Launcher, Train
 from stages.train.known import refuse
 from stages.train.memory import GIB, PROCESS_GPU, Shape, loading_gib
@@ -62,5 +62,5 @@ def gpu_gib(count: int, wanted_gib: float, patience_s: float = _PATIENCE_S) -> f
         except RuntimeError:  # not even room for a context
             least = 0.0
         if least >= wanted_gib or time.monotonic() > until:
-            return least
+            return float(least)
         time.sleep(0.5)

@@ -116,9 +116,9 @@ def check_stage(rows: Rows, train: Train) -> None:
     """Refuse rows of another kind than the stage trains on."""
     entry = rows.info[DATASET]
     columns = entry.get("columns", {})
-    kind = (
-        "preferences" if entry.get("ranking") else "thumbs" if columns.get("kto_tag") else "answers"
-    )
+    kind = "thumbs" if columns.get("kto_tag") else "answers"
+    if entry.get("ranking"):
+        kind = "preferences"
     if (
         kind == "answers"
         and entry.get("formatting", "alpaca") == "alpaca"
@@ -213,12 +213,12 @@ def rebuilt(data: Any, train: Train) -> bool:
     """Whether the next repro makes data/train anew, from other parameters than it was made from. Of
     the stages, pt alone has other rows.
     """
-    lock = OmegaConf.load(ROOT / "dvc.lock") if (ROOT / "dvc.lock").exists() else {}
+    lock: Any = OmegaConf.load(ROOT / "dvc.lock") if (ROOT / "dvc.lock").exists() else {}
     made = OmegaConf.select(OmegaConf.create(lock), "stages.generate_data.params", default={}).get(
         "params.yaml", {}
     )
     other_rows = (made.get("train.stage") == "pt") != (train.stage == "pt")
-    return (
+    return bool(
         other_rows
         or made.get("data") != OmegaConf.structured(data)
         or made.get("train.cutoff_len") != train.cutoff_len

@@ -73,34 +73,7 @@ class Data:
 
 @checks(Data)
 def check_data(data: Data, key: str) -> None:
-    where = f"{key}.filters"
-    for name in data.filters:
-        if name not in FILTERS or data.filters.count(name) > 1:
-            what = "twice" if name in FILTERS else "unknown"
-            raise PawlError(
-                f"the filter {name!r} is {what}",
-                where=where,
-                fix=f"choose from: {', '.join(FILTERS)}",
-            )
-    if "decontamination" not in data.filters:
-        raise PawlError(
-            "decontamination cannot be left out",
-            where=where,
-            fix="put 'decontamination' into the list, where it is to run",
-        )
-    if ("language" in data.filters) != bool(data.languages):
-        raise PawlError(
-            f"{key}.languages and the filter 'language' belong together",
-            where=f"{key}.languages",
-            fix="set both or neither",
-        )
-    if ("near_duplicates" in data.filters) != bool(data.near_duplicates):
-        fix = "set both or neither"
-        raise PawlError(
-            f"{key}.near_duplicates and the filter of that name belong together",
-            where=f"{key}.near_duplicates",
-            fix=fix,
-        )
+    _check_filters(data, key)
     if data.stratify not in ("", "category", "difficulty", "category=even", "difficulty=even"):
         fix = "choose category or difficulty, each perhaps with =even, or nothing"
         raise PawlError(f"{key}.stratify is {data.stratify!r}", where=f"{key}.stratify", fix=fix)
@@ -151,3 +124,34 @@ def check_data(data: Data, key: str) -> None:
                 where=f"{key}.max_rows",
                 fix=f"set {key}.max_rows, or {key}.sources.{name}.count",
             )
+
+
+def _check_filters(data: Data, key: str) -> None:
+    where = f"{key}.filters"
+    for name in data.filters:
+        if name not in FILTERS or data.filters.count(name) > 1:
+            what = "twice" if name in FILTERS else "unknown"
+            raise PawlError(
+                f"the filter {name!r} is {what}",
+                where=where,
+                fix=f"choose from: {', '.join(FILTERS)}",
+            )
+    if "decontamination" not in data.filters:
+        raise PawlError(
+            "decontamination cannot be left out",
+            where=where,
+            fix="put 'decontamination' into the list, where it is to run",
+        )
+    if ("language" in data.filters) != bool(data.languages):
+        raise PawlError(
+            f"{key}.languages and the filter 'language' belong together",
+            where=f"{key}.languages",
+            fix="set both or neither",
+        )
+    if ("near_duplicates" in data.filters) != bool(data.near_duplicates):
+        fix = "set both or neither"
+        raise PawlError(
+            f"{key}.near_duplicates and the filter of that name belong together",
+            where=f"{key}.near_duplicates",
+            fix=fix,
+        )
