@@ -31,8 +31,8 @@ run: .venv/ready  ## from data to verdict: compose the configuration and run wha
 	@test -z "$$(git status --porcelain 2>/dev/null)" || \
 	  echo "  to keep it: git add -A && git commit -m 'A run'    (the agent and sweeps start from a commit)"
 
-test: check  ## everything: the quick tests, then the real pipeline end to end
-	@pytest -n 2 --dist loadfile -m e2e
+test: check  ## everything: the quick tests, then the slow ones and the real pipeline end to end
+	@pytest -n 2 --dist loadfile -m "slow or e2e"
 
 check: .venv/ready  ## lint, types and quick tests
 	@ruff check .

@@ -13,6 +13,7 @@ from tests import golden_gpu
 from tests.gpu_machines import MACHINES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MACHINES)
 def test_what_trains_and_serves_on_a_machine_is_what_its_file_shows(
     name: str, tmp_path: Path

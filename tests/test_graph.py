@@ -231,6 +231,7 @@ def test_only_evaluation_and_decontamination_read_test_items() -> None:
     assert readers == {"generate_data", "baseline", "eval_test"}
 
 
+@pytest.mark.slow
 def test_only_evaluation_the_page_and_mlflow_import_the_models_of_test_results() -> None:
     folders = {"agent", *(f"stages/{folder}" for folder in FOLDER.values())}
     readers = {folder for folder in folders if "reports/test_results" in reached(folder)}

@@ -44,6 +44,7 @@ def _one_of_each_group() -> list[list[str]]:
     return alone + [[option for option in row if option] for row in zip_longest(*options.values())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", _one_of_each_group(), ids=" ".join)
 def test_every_option_composes_and_validates(row: list[str]) -> None:
     composed = OmegaConf.create(config.compose(row))
@@ -61,6 +62,7 @@ def test_params_yaml_is_what_conf_composes_to_byte_for_byte() -> None:
     assert (ROOT / "params.yaml").read_text(encoding="utf-8") == config.compose()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -124,6 +126,7 @@ def compose_in(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "words"),
     [
@@ -181,6 +184,7 @@ def test_a_mistake_in_a_file_is_named_with_file_and_line_and_writes_nothing(
     assert (copy / "params.yaml").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_check_fails_on_drift_and_writes_nothing(copy: Path) -> None:
     params = copy / "params.yaml"
     params.write_text(
@@ -226,6 +230,7 @@ run_main("stage", main)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edit", "word"),
     [
@@ -338,6 +343,7 @@ def test_exponent_floats_stay_floats_in_params_yaml(copy: Path) -> None:
     assert config.read_params("train", path=copy / "params.yaml").train.learning_rate == 0.0008
 
 
+@pytest.mark.slow
 def test_thoughts_in_training_that_evaluation_would_score_are_refused() -> None:
     with pytest.raises(PawlError, match="does not take it off") as refused:
         config.compose(["data.think_tags=true"])

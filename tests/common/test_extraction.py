@@ -550,6 +550,7 @@ def test_the_kind_of_a_benchmark_is_what_all_of_its_answers_are(golds: list, kin
     assert extraction.kind(golds) == kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hostile",
     [

@@ -168,6 +168,7 @@ def test_a_cut_download_goes_on_where_it_ended_within_a_run(start_hub: StartHub)
     assert first == 0 < second <= len(BIG) // 2 < third <= len(BIG) * 3 // 4
 
 
+@pytest.mark.slow
 def test_a_killed_download_goes_on_where_it_ended_in_the_folder_that_HF_HOME_names(
     start_hub: StartHub, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def test_what_the_lock_says_passes(root: Path) -> None:
     intact.check_inputs(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rows.jsonl", "data/a.txt", "data/inner/b.bin"])
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_a_damaged_object_of_the_cache_is_named_with_the_command_that_repairs_it(

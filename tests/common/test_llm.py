@@ -54,6 +54,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "_PAUSE_S", 0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", MENDABLE)
 def test_no_item_is_lost_where_asking_again_helps(fault: str) -> None:
     failed: set[str] = set()
@@ -72,6 +73,7 @@ def test_no_item_is_lost_where_asking_again_helps(fault: str) -> None:
     assert replies[0] == llm.Reply("ITEM 0", prompt_tokens=2, output_tokens=3, finish_reason="stop")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", MENDABLE)
 def test_a_fault_that_stays_is_an_error_with_counts(fault: str) -> None:
     with FakeServer(

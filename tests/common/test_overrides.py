@@ -48,6 +48,7 @@ def test_composition_and_the_agent_refuse_an_unreadable_value_alike() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["train.extra.flash_attn", "model.inference.template.think"])
 def test_a_key_of_an_open_mapping_is_added_with_a_plus(key: str) -> None:
     chosen = ["data=jsonl", "data.sources.mine.path=data/local/rows.jsonl"]
@@ -57,6 +58,7 @@ def test_a_key_of_an_open_mapping_is_added_with_a_plus(key: str) -> None:
     config.compose([*chosen, f"+{key}=t"])
 
 
+@pytest.mark.slow
 def test_items_leave_a_train_part_where_training_takes_it_and_nowhere_else() -> None:
     items = ["benchmark=jsonl", "benchmark.tasks.mine.path=data/local/items.jsonl"]
     shared = [
@@ -74,6 +76,7 @@ def test_items_leave_a_train_part_where_training_takes_it_and_nowhere_else() -> 
         config.compose([*items, *shared, "benchmark.splits=halves"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plus", ["", "+", "++"])
 def test_a_column_is_named_with_a_plus_or_without_one(plus: str) -> None:
     text = config.compose([*DATA, f"{plus}data.sources.mine.columns.question=ticket_text"])
@@ -90,6 +93,7 @@ def test_a_key_that_is_misspelt_deep_in_a_section_is_told_the_right_one() -> Non
 DATA = ["data=jsonl", "data.sources.mine.path=data/local/rows.jsonl"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "name", "own"),
     [
@@ -131,6 +135,7 @@ def run(folder: Path, *argv: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_kept_choice_stays_with_every_comment_and_the_same_command_again_changes_nothing(
     copy: Path,
 ) -> None:
@@ -177,6 +182,7 @@ def test_what_is_refused_is_not_kept(
     assert (copy / "conf/experiment/current.yaml").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_kept_change_of_data_drops_the_former_hypothesis_and_says_so(copy: Path) -> None:
     told = run(copy, "--keep", *DATA)
     assert (
@@ -198,6 +204,7 @@ def test_other_data_chosen_in_a_file_by_hand_points_at_the_former_hypothesis(cop
     assert "the hypothesis is still the former one" in run(copy)
 
 
+@pytest.mark.slow
 def test_overrides_that_are_not_kept_say_how_to_keep_them_and_so_does_the_check(copy: Path) -> None:
     assert "--keep" in run(
         copy, "agent=llm", "agent.llm.base_url=http://127.0.0.1:8000/v1", "agent.llm.model=NAME"

@@ -193,6 +193,7 @@ def test_a_stranger_with_the_number_of_a_dead_dvc_holds_no_lock(
         stranger.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program", ["asyncio.run(asyncio.sleep(30))", "threading.Event().wait(30)", "swallow()"]
 )

@@ -42,6 +42,7 @@ def composed(key: str, value: object) -> DictConfig:
     return whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", SPELLINGS)
 @pytest.mark.parametrize("key", ["experiment.hypothesis", "train.extra.run_name"])
 def test_no_value_of_the_environment_can_be_composed_whatever_the_spelling(
@@ -87,6 +88,7 @@ compose_and_dump(pathlib.Path("params.yaml"), f"{sys.argv[1]}/conf", None, "conf
 """
 
 
+@pytest.mark.slow
 def test_dvc_composes_under_the_same_checks_and_writes_nothing(tmp_path: Path) -> None:
     """As `dvc exp run` calls it: in a process that knows nothing of Pawl but conf/plugins."""
     for override in (
@@ -132,6 +134,7 @@ def test_dvc_exp_run_refuses_a_secret_and_leaves_the_tree_as_it_was(tmp_path: Pa
     assert "params.yaml" in stored and CANARY not in stored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 import unicodedata
 
+import pytest
+
 from stages.common.text import markdown, plain, visible
 
 
+@pytest.mark.slow
 def test_nothing_unseen_gets_through():
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
     for step in range(0, len(everything), 50_000):

@@ -166,6 +166,7 @@ def verdicts(room: None, rooms: Path) -> dict[str, dict]:
     return dict(zip((name for name, _ in asked), found, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_is_a_wrong_answer_and_the_next_item_is_scored_as_ever(
     attack: str, verdicts: dict[str, dict]

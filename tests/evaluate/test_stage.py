@@ -146,6 +146,7 @@ def test_every_item_has_its_row_in_the_order_of_the_files(run: Run) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_repeated_run_differs_in_nothing_but_its_runtime(run: Run) -> None:
     with FakeServer() as server:
         run(server)
@@ -189,6 +190,7 @@ def test_faults_that_pass_change_nothing(run: Run) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["500", "hang", "cut", "no_choices", "redirect"])
 def test_one_request_that_stays_failed_leaves_no_file(run: Run, fault: str) -> None:
     def stubborn(number: int, body: dict[str, Any]) -> str:
@@ -211,6 +213,7 @@ class AnythingIsRight(AccwithDetailsEvaluator):
         return super().score(references, references, origin_prompt)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [("null", "stop"), ("tool", "tool_calls"), ("refusal", "stop"), ("nothing", "stop")],
@@ -440,6 +443,7 @@ def test_progress_says_nothing_of_test_scores(
         assert "right" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_server_that_dies_is_started_once_more_and_asked_what_is_missing(
     run: Run, monkeypatch: pytest.MonkeyPatch, deaths: int

@@ -164,6 +164,7 @@ def test_a_second_run_and_a_changed_filter_ask_nothing_and_the_report_does_not_t
     assert make(root, None, mine=source) == first, "and no server is needed"
 
 
+@pytest.mark.slow
 def test_faults_of_the_server_change_nothing(root: Path, tmp_path: Path) -> None:
     lines = [{"question": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(40)]
     faults = ["429", "500", "hang", "cut", "shape", "html"]

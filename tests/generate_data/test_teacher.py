@@ -82,6 +82,7 @@ def test_answers_come_in_the_order_of_the_requests_and_are_paid_for_once(tmp_pat
     assert server.most_in_flight <= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_costs_a_retry_and_never_a_row(fault: str, tmp_path: Path) -> None:
     with FakeServer(

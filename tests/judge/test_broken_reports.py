@@ -49,6 +49,7 @@ def judged(root, what):
     return verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPORTS)
 def test_one_broken_value_is_a_verdict_or_one_clear_error(tmp_path, name):
     run = write_run(tmp_path, base=0.1, tuned=0.9, n=6)

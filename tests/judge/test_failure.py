@@ -179,6 +179,7 @@ def test_what_the_stage_names_tells_the_class_of_a_message_that_nobody_knows(whe
     assert classify(record(error=error, where=where))["label"] == label
 
 
+@pytest.mark.slow
 def test_every_stages_place_and_fix_are_kept_and_the_log_that_is_named_is_there(tmp_path, params):
     (tmp_path / ".pawl/logs").mkdir(parents=True)
     (tmp_path / ".pawl/logs/serve-baseline.log").write_text("x")

@@ -239,6 +239,7 @@ ATTACKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_predictions_are_data_in_the_prompt_and_change_nothing(tmp_path, attack):
     write_items(write_run(tmp_path, base=0.5, tuned=0.3, seed=4))

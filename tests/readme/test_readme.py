@@ -45,6 +45,7 @@ def commands() -> list[list[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_every_command_can_be_pasted(words, monkeypatch):
     program, *rest = words
@@ -139,6 +140,7 @@ def dvc(words):
         assert target in (ROOT / "dvc.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "conf/sweep").iterdir()), ids=lambda path: path.name
 )

@@ -101,6 +101,7 @@ def page(root, params) -> Page:
     return Page(render(gather(root, params)))
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_reports_own_numbers(run, params):
     text = page(run, params).text
     pooled = read_json(run / "reports/judge.json")["evidence"]["pooled"]
@@ -141,6 +142,7 @@ def test_the_page_asks_nothing_of_the_network_and_runs_nothing(run, params):
     assert not [name for _, attrs in tags for name in attrs if name.startswith("on")]
 
 
+@pytest.mark.slow
 def test_test_scores_are_folded_away_and_nowhere_else(run, params):
     path = run / "reports/eval_test/test.json"
     summary = read_json(path)

@@ -271,6 +271,7 @@ def test_what_the_teacher_cost_is_logged(run, sections):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_report_broken_in_one_place_is_logged_or_refused_and_never_a_bug(run, sections, name):
     assert make_record(run, sections).champion, "the control: nothing is broken yet"

@@ -132,6 +132,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str, list[str]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "launcher", "engine", "words"), REFUSED)
 def test_what_cannot_work_is_refused_with_the_key_and_the_fix(
     changes: dict[str, Any],

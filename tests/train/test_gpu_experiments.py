@@ -40,6 +40,7 @@ def needed(found: Config, **changes: object) -> float:
     )["total"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CARDS)
 def test_the_longest_rows_fit_without_a_warning_and_the_model_can_be_served(
     name: str, tmp_path: Path, gpu_machine: Make
@@ -55,6 +56,7 @@ def test_the_longest_rows_fit_without_a_warning_and_the_model_can_be_served(
     assert found.train.micro_steps == 1 and found.evaluate.concurrency > 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CARDS)
 def test_what_its_comments_say_that_it_takes_is_what_is_estimated(
     name: str, tmp_path: Path

@@ -54,6 +54,7 @@ def test_one_process_checks_tries_and_trains_where_it_can(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.slow
 def test_torchrun_is_told_how_many_and_where_to_meet(tmp_path: Path) -> None:
     one = commands(tmp_path, "launcher=torchrun", "launcher.workers=2")
     assert (
@@ -72,6 +73,7 @@ def test_torchrun_is_told_how_many_and_where_to_meet(tmp_path: Path) -> None:
     assert "--nnodes 3 --node_rank 1 --master_addr 10.0.0.1 --master_port 29500" in many
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
@@ -102,6 +104,7 @@ def test_ray_runs_each_training_in_its_cluster(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "chosen", "free", "shown"),
     [
@@ -374,6 +377,7 @@ def test_a_rate_that_is_not_known_is_not_printed(
     assert capsys.readouterr().out == "train: step 1/9, loss 1.000, 0:00:01 left\n"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_resumed_does_not_go_on_from_a_checkpoint_that_lies_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_storage_that_is_another_folder_on_another_node_is_refused(tmp_path: P
         assert "node 1 does not see what node 0 writes" in error.what
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_node_that_does_not_come_is_named_while_it_is_waited_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rank: int
@@ -108,6 +109,7 @@ def test_a_node_that_does_not_come_is_named_while_it_is_waited_for(
     assert f"train: waits for {other}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_two_nodes_of_one_rank_are_refused_and_the_one_that_waits_sees_node_0_end(
     tmp_path: Path,
 ) -> None:

@@ -42,6 +42,7 @@ ON_A_GPU_ALONE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "key", "package"), NEEDS)
 def test_a_package_that_is_absent_is_named(
     changes: dict[str, Any], key: str, package: str, monkeypatch: pytest.MonkeyPatch

@@ -98,6 +98,7 @@ def test_every_decided_reader_names_declared_keys() -> None:
     assert deciders <= declared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "override", ["model.repo=a/b", "train.pref_beta=0.3", "data.teacher.strong.temperature=0.5"]
 )

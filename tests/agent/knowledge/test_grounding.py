@@ -144,6 +144,7 @@ def ask(settings: Agent, **more: Any) -> grounding.Knowledge:
     return gather(settings, **{**given, **more})
 
 
+@pytest.mark.slow
 def test_the_real_server_answers_from_a_backend_that_speaks_its_api(backend: Backend) -> None:
     found = ask(agent(backend))
     assert found.mode == "kb" and not found.failures
@@ -170,6 +171,7 @@ def test_the_real_server_answers_from_a_backend_that_speaks_its_api(backend: Bac
     assert ask(agent(backend)).sources == found.sources and len(backend.searches) == asked
 
 
+@pytest.mark.slow
 def test_a_refused_key_is_not_told_and_the_next_source_is_taken(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -438,6 +440,7 @@ def test_answers_that_cite_no_page_are_no_grounding_and_the_web_is_tried(
     assert any("without naming a page" in each for each in found.failures)
 
 
+@pytest.mark.slow
 def test_one_refused_question_takes_no_paid_answer_with_it(backend: Backend) -> None:
     backend.refused.add("query_hyperparameter_priors")
     found = ask(agent(backend))
@@ -488,6 +491,7 @@ def test_a_page_covers_the_angles_of_the_questions_that_led_to_it(backend: Backe
     )
 
 
+@pytest.mark.slow
 def test_each_hypothesis_is_looked_up_once(backend: Backend) -> None:
     known = ask(agent(backend))
     before = len(backend.searches)

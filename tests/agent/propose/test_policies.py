@@ -136,6 +136,7 @@ def test_what_breaks_a_gate_goes_back_with_the_reason_and_is_repaired(
     assert found.option == HALF and found.attempts[1].refused == [] and server.requests == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate", BREAKS)
 def test_what_stays_refused_is_replaced_by_the_next_option_or_by_optuna(
     served: Any, gate: str
@@ -291,6 +292,7 @@ def test_hostile_text_stays_inside_its_fence_and_steers_nothing(served: Any) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 300, 10_000])
 def test_the_prompt_is_bounded_whatever_the_history(count: int) -> None:
     evidence = {"accuracy": 0.5, "difference": -0.01, "low": -0.1, "high": 0.1, "p": 0.5}

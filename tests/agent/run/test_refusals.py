@@ -74,6 +74,7 @@ def test_params_that_drifted_from_conf_are_refused(fresh: Repo) -> None:
     assert "not what conf/ composes to" in refused(fresh)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "expected"),
     [

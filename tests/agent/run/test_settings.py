@@ -150,6 +150,7 @@ def test_seeds_names_and_words_do_not_make_a_new_experiment() -> None:
         assert settings.fingerprint(params) != settings.fingerprint(params | {key: value})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
@@ -224,6 +225,7 @@ def test_the_seed_that_says_which_rows_are_the_benchmarks_is_closed(
         assert settings.resolve(["data.seed=1"])["data.seed"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "override",
     [
