@@ -1,25 +1,23 @@
 """The research loop, its memory, and one experiment at a time.
 
-python -m agent run --trials 3                              propose, run, keep or discard by the
-verdict, three times
-python -m agent run --hours 8 --policy llm                  until a limit of conf/agent or of the
-command line is reached
-python -m agent resume                                      after Ctrl-C or a kill -9: go on with
-that run, nothing lost, nothing run twice
-python -m agent history                                     the lineage of all experiments, newest
-last
-python -m agent history --json                              the same as a list of records
-python -m agent try 'train.learning_rate=5e-4' --why "the loss still oscillates at the end: half the
-step keeps more"
-                                                            change parameters, run 'dvc repro', keep
-                                                            or discard by the verdict
+python -m agent run --trials 3
+    propose, run, keep or discard by the verdict, three times
+python -m agent run --hours 8 --policy llm
+    until a limit of conf/agent or of the command line is reached
+python -m agent resume
+    after Ctrl-C or a kill -9: go on with that run, nothing lost, nothing run twice
+python -m agent history
+    the lineage of all experiments, newest last
+python -m agent history --json
+    the same as a list of records
+python -m agent try 'train.learning_rate=5e-4' --why "the loss oscillates: half the step keeps more"
+    change parameters, run 'dvc repro', keep or discard by the verdict
 python -m agent try train.lora_rank=32 train.lora_alpha=64 --name rank-32 --why "..."
-python -m agent adopt fit-lynx                              put an experiment of DVC's, a sweep's
-winner, to the test and record it
-python -m agent restore                                     after a kill -9: put the tree back, drop
-the unfinished experiment and its run;
-                                                            after a failed commit (a hook, a full
-                                                            disk): commit the finished one
+python -m agent adopt fit-lynx
+    put an experiment of DVC's, a sweep's winner, to the test and record it
+python -m agent restore
+    after a kill -9: put the tree back, drop the unfinished experiment and its run;
+    after a failed commit (a hook, a full disk): commit the finished one
 
 A run and a try need a clean tree on a branch. Accepted: one commit of conf/, params.yaml, dvc.lock,
 reports/ and the record. Otherwise all of these go back to HEAD and the record alone is committed.

@@ -1,7 +1,7 @@
 """What `--check` estimates for published models on a GPU, beside what others measured there.
 
-python -m benchmarks.gpu_memory [--write]            prints the section Memory of docs/gpu.md, or
-writes it there
+python -m benchmarks.gpu_memory [--write]
+    prints the section Memory of docs/gpu.md, or writes it there
 
 Nothing is downloaded: of each model the few sizes that its config.json holds are below. Others
 write GB and mean GiB, as nvidia-smi and PyTorch count.

@@ -1,8 +1,8 @@
 """Record the table that benchmarks/policies.py searches: real training runs of LLaMA-Factory on the
 tiny random model.
 
-python -m benchmarks.record_runs data/train/train.jsonl            writes benchmarks/tiny_runs.json,
-from rows of the default data
+python -m benchmarks.record_runs data/train/train.jsonl
+    writes benchmarks/tiny_runs.json, from rows of the default data
 
 Every run is one grid point of four parameters, trained on the first 160 rows and measured by the
 loss on the next 80, which none trains on. One process imports LLaMA-Factory once; a grid point that

@@ -1,8 +1,8 @@
 """What the stage costs over LLaMA-Factory itself: the same configuration both ways, in pairs, on a
 tiny random model.
 
-python -m benchmarks.train [PAIRS [STEPS]]            writes reports/benchmarks/train.json; exit 1
-above 15 s and 5 %
+python -m benchmarks.train [PAIRS [STEPS]]
+    writes reports/benchmarks/train.json; exit 1 above 15 s and 5 %
 
 Both train the same steps on the same rows, and the weights must come out equal. What the stage does
 beside that is its cost and is counted: preflight, a micro run of one step, a checkpoint every

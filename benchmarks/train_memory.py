@@ -1,7 +1,7 @@
 """Measure what a training really takes, for the constants of stages/train/memory.py.
 
-python -m benchmarks.train_memory MODEL [NAME ...]            JSON lines: name, settings, GiB
-(largest resident set of the process)
+python -m benchmarks.train_memory MODEL [NAME ...]
+    JSON lines: name, settings, GiB (largest resident set of the process)
 
 Every training takes two optimizer steps on rows that fill cutoff_len, in a worker process as the
 stage starts it.

@@ -1,9 +1,11 @@
 """What Pawl would run on the machines of tests/gpu_machines.py, and what it says there, as files
 that a person can read.
 
-python -m tests.golden_gpu             writes tests/golden/gpu/MACHINE.json anew (a minute; look at
-the differences before you commit them)
-python -m tests.golden_gpu --checks    prints the part that needs LLaMA-Factory
+python -m tests.golden_gpu
+    writes tests/golden/gpu/MACHINE.json anew (a minute; look at the differences before you
+    commit them)
+python -m tests.golden_gpu --checks
+    prints the part that needs LLaMA-Factory
 
 The base has the shape of Qwen2.5-7B and no weights.
 """

@@ -2,8 +2,8 @@
 same bytes.
 
 python -m stages.build_benchmark
-python -m stages.build_benchmark --self-test        which known replies each benchmark's scoring
-gets right; writes nothing
+python -m stages.build_benchmark --self-test
+    which known replies each benchmark's scoring gets right; writes nothing
 
 Writes data/benchmark/val/<task>.jsonl and data/benchmark/test/<task>.jsonl, rows {item_id,
 benchmark, question, answer, category}; for a dataset of OpenCompass also the conversation, what its

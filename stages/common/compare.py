@@ -1,8 +1,8 @@
 """The runs and sweeps that DVC knows, as one table: what differs between them, and the scores to
 choose by.
 
-python -m stages.common.compare            runs of HEAD and of the newest five commits that runs
-started from
+python -m stages.common.compare
+    runs of HEAD and of the newest five commits that runs started from
 
 A run that is queued, at work or failed has no scores: DVC would show those of the tree that it
 started from.

@@ -1,12 +1,13 @@
 """Compose conf/ into params.yaml, the committed lockfile of the configuration that DVC reads.
 
-python -m stages.common.config                                    write params.yaml
-python -m stages.common.config --check                            exit 1 where params.yaml is not
-what conf/ composes to
-python -m stages.common.config experiment=smoke train.seed=1      compose with Hydra overrides, for
-this once
-python -m stages.common.config --keep agent=llm train.seed=1      write them into
-conf/experiment/current.yaml, to stay
+python -m stages.common.config
+    write params.yaml
+python -m stages.common.config --check
+    exit 1 where params.yaml is not what conf/ composes to
+python -m stages.common.config experiment=smoke train.seed=1
+    compose with Hydra overrides, for this once
+python -m stages.common.config --keep agent=llm train.seed=1
+    write them into conf/experiment/current.yaml, to stay
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What this machine can run, and what is missing for the rest.
 
-python -m stages.common.doctor            prints one line a check; exit 1 where `make run` cannot
-work
+python -m stages.common.doctor
+    prints one line a check; exit 1 where `make run` cannot work
 
 The tests skip for the reasons that `missing` gives and for no other.
 """

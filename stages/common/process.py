@@ -1,7 +1,7 @@
 """Child processes that never outlive their stage, and stages that never run twice at once.
 
-python -m stages.common.process    forget what a killed `dvc repro` had locked ('make run' does it
-first)
+python -m stages.common.process
+    forget what a killed `dvc repro` had locked ('make run' does it first)
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ holds too, sample, shuffle.
 
 python -m stages.generate_data
 python -m stages.generate_data decontaminate --train ROWS.jsonl --items NAME:SPLIT=ITEMS.jsonl ...
-   only the search, on any files
+    only the search, on any files
 
 Writes data/train (train.jsonl, and eval.jsonl where data.eval_fraction is set, with
 dataset_info.json for LLaMA-Factory; rejected.jsonl, every row that was removed and why),

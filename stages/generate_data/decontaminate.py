@@ -1,7 +1,7 @@
 """Find benchmark items in training rows, on its own.
 
 python -m stages.generate_data decontaminate --train ROWS.jsonl --items NAME:SPLIT=ITEMS.jsonl ...
-[--ngram 13] [--fuzzy 0.6]
+    [--ngram 13] [--fuzzy 0.6]
 
 Rows and items are JSON Lines. Of a row every text is searched, whatever its key and however deep it
 lies, JSON inside a text too. An item is what its usual fields say (question, answer; instruction,

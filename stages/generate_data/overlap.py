@@ -11,14 +11,14 @@ An item's words are those of its question and its answer; a row's are those of a
 Most benchmarks put the same instruction around each item (in word_sequence_reversal 26 words of
 34), and a row that shares only that has seen no item. So what repeats within a benchmark is no
 evidence:
-- what occurs in more items of a task than `boilerplate_limit` says is boilerplate, and so is every
-word that it covers;
-- an n-gram counts only if at least a quarter of its words (3 of 13) are not boilerplate, since the
-last words of an instruction
-  and the first word of an item stand in many rows that are not the item;
-- the words that all questions of a task begin and end with are its frame, and the question without
-them is what the short rule looks for. The limit is low, because what is taken for boilerplate is
-not searched for. The exact rule does not depend on it.
+- what occurs in more items of a task than `boilerplate_limit` says is boilerplate, and so is
+  every word that it covers;
+- an n-gram counts only if at least a quarter of its words (3 of 13) are not boilerplate, since
+  the last words of an instruction and the first word of an item stand in many rows that are not
+  the item;
+- the words that all questions of a task begin and end with are its frame, and the question
+  without them is what the short rule looks for. The limit is low, because what is taken for
+  boilerplate is not searched for. The exact rule does not depend on it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """Is the candidate better than the incumbent? Paired evidence from validation items decides; a
 template or a language model words it.
 
-python -m stages.judge                                                     judge the reports, as
-dvc.yaml does
-python -m stages.judge compare CANDIDATE.jsonl INCUMBENT.jsonl             print the evidence of two
-evaluations as JSON
-                   [--alpha 0.05] [--min-effect 0.01] [--looks 1]          looks: how often these
-                   items were looked at, this time included [--primary ''] [--max-regression 0.1]
-                   [--metric correct]
-python -m stages.judge explain-failure [--since SECONDS]                   put the newest failed
-stage into words (reports/failure.md)
-python -m stages.judge simulate [--pairs 2000]                             how often this rule errs,
-and the naive one
+python -m stages.judge
+    judge the reports, as dvc.yaml does
+python -m stages.judge compare CANDIDATE.jsonl INCUMBENT.jsonl
+    print the evidence of two evaluations as JSON
+    [--alpha 0.05] [--min-effect 0.01] [--primary ''] [--max-regression 0.1] [--metric correct]
+    [--looks 1]    how often these items were looked at, this time included
+python -m stages.judge explain-failure [--since SECONDS]
+    put the newest failed stage into words (reports/failure.md)
+python -m stages.judge simulate [--pairs 2000]
+    how often this rule errs, and the naive one
 
 Reads params.yaml, reports/eval_val, the incumbent's folder, and the reports of benchmark, data and
 training; for a language model (judge.kind llm) also the validation items. Writes a line into

@@ -5,30 +5,27 @@ Each item is one pair, its repeats averaged within it first, so that n counts in
 not model calls.
 
 - p-value: the exact sign-flip test, McNemar's where answers are right or wrong and asked once.
-`p_better` is one-sided, its alternative
-  that the candidate is better: only accepting can be a false alarm here, so all of alpha stands on
-  that side. It is compared with the level of this look (see `stages.common.looks`). `p_two_sided`
-  is reported beside it. The coins are fair for exchangeable answers: one answer an item, or equally
-  many; of repeats it is exact where no item differs, and holds for large n where gains on some
-  items make up for losses on others.
+  `p_better` is one-sided, its alternative that the candidate is better: only accepting can be a
+  false alarm here, so all of alpha stands on that side. It is compared with the level of this
+  look (see `stages.common.looks`). `p_two_sided` is reported beside it. The coins are fair for
+  exchangeable answers: one answer an item, or equally many; of repeats it is exact where no item
+  differs, and holds for large n where gains on some items make up for losses on others.
 - interval: 95 %, two-sided, without a correction for looks (see `stages.judge.significance`).
-- min_effect: the observed difference has to reach it, besides p. It is no margin of the test, since
-+5 points at n = 1,000 would then be
-  found in 80 % instead of 92 % of the cases; a gain smaller than it is not accepted however certain
-  it is.
-- a guarded benchmark (all but the primary one; all, where the pooled accuracy decides and there are
-several) has to be shown not to lose
-  more than `max_regression`: the lower end of its one-sided interval at the level of this look lies
-  above -max_regression (non-inferiority; Piaggio et al. 2012, JAMA 308:2594). An acceptance needs
-  all of them and the gain, so it is an intersection-union test (Berger 1982, Technometrics 24:295):
-  no correction among its parts, but its level is that of the most lenient one. So each has the
-  level that looks leave: at alpha each time, 40 % of series would let one of ten candidates past
-  that lose just the margin.
-- further items: the sample size of Connor (1987, Biometrics 43:207) for paired differences at the
-observed rates, at the level of the next
-  look and with power 0.8. Further repeats: the number at which the share of the variance that
-  repeats average out has shrunk enough; none where each item was asked once, since nothing is known
-  of that share then, or where no number suffices.
+- min_effect: the observed difference has to reach it, besides p. It is no margin of the test,
+  since +5 points at n = 1,000 would then be found in 80 % instead of 92 % of the cases; a gain
+  smaller than it is not accepted however certain it is.
+- a guarded benchmark (all but the primary one; all, where the pooled accuracy decides and there
+  are several) has to be shown not to lose more than `max_regression`: the lower end of its
+  one-sided interval at the level of this look lies above -max_regression (non-inferiority;
+  Piaggio et al. 2012, JAMA 308:2594). An acceptance needs all of them and the gain, so it is an
+  intersection-union test (Berger 1982, Technometrics 24:295): no correction among its parts, but
+  its level is that of the most lenient one. So each has the level that looks leave: at alpha
+  each time, 40 % of series would let one of ten candidates past that lose just the margin.
+- further items: the sample size of Connor (1987, Biometrics 43:207) for paired differences at
+  the observed rates, at the level of the next look and with power 0.8. Further repeats: the
+  number at which the share of the variance that repeats average out has shrunk enough; none
+  where each item was asked once, since nothing is known of that share then, or where no number
+  suffices.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Tests and intervals of paired differences. Pure functions of numbers.
 
 - `sign_flip`: the exact sign-flip (paired permutation) test (Fisher 1935). Of right-or-wrong
-answers with one repeat it is McNemar's exact
-  test (McNemar 1947, Psychometrika 12:153), a binomial test of the discordant pairs.
-- `tango`: Tango's score interval of the difference of paired proportions (Tango 1998, Statistics in
-Medicine 17:891; recommended by
-  Fagerland, Lydersen and Laake 2014, Statistics in Medicine 33:2850). It inverts McNemar's score
-  test and holds at n = 1, and without discordant pairs.
+  answers with one repeat it is McNemar's exact test (McNemar 1947, Psychometrika 12:153), a
+  binomial test of the discordant pairs.
+- `tango`: Tango's score interval of the difference of paired proportions (Tango 1998, Statistics
+  in Medicine 17:891; recommended by Fagerland, Lydersen and Laake 2014, Statistics in Medicine
+  33:2850). It inverts McNemar's score test and holds at n = 1, and without discordant pairs.
 - `bootstrap`: the BCa bootstrap (Efron 1987, JASA 82:171) of the mean of differences that are no
-mere -1, 0 or 1 (repeats, partial credit).
+  mere -1, 0 or 1 (repeats, partial credit).
 """
 
 from __future__ import annotations

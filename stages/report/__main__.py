@@ -1,9 +1,9 @@
 """The page to open: reports/index.html, one file that needs no network and no script.
 
-python -m stages.report            build it from reports/, experiments/ and DVC's sweeps as they are
-now
-python -m stages.report --show     say what came out and where to look; builds the page only where
-it is missing
+python -m stages.report
+    build it from reports/, experiments/ and DVC's sweeps as they are now
+python -m stages.report --show
+    say what came out and where to look; builds the page only where it is missing
 
 The page has the verdict, the validation scores with intervals, the loss curve, every experiment
 with the champion's path, sweeps, wrong answers, the data and, folded away, the test scores.

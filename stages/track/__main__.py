@@ -1,8 +1,8 @@
 """Log the run in the working tree to MLflow, once.
 
 python -m stages.track
-python -m stages.track --crashed experiments/0007-rank-64      log an experiment of the agent that
-crashed, as a failed run
+python -m stages.track --crashed experiments/0007-rank-64
+    log an experiment of the agent that crashed, as a failed run
 
 A run is found by its key (tag pawl.key): a hash of the parameters that dvc.yaml names for the
 stages before (a longer timeout is no new run), of what dvc.lock says came out, and of the verdict.

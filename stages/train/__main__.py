@@ -1,11 +1,10 @@
 """Fine-tune the base model with LLaMA-Factory: data/train and models/base to models/adapter.
 
-python -m stages.train                              what `dvc repro train` runs; declared in
-params.yaml under `train` and `launcher`
-python -m stages.train --check [OVERRIDES ...]      compose conf/ with Hydra overrides and check it:
-JSON on stdout (LLaMA-Factory's
-                                                    configuration, memory, warnings), or exit code 3
-                                                    and {"refused": why}
+python -m stages.train
+    what `dvc repro train` runs; declared in params.yaml under `train` and `launcher`
+python -m stages.train --check [OVERRIDES ...]
+    compose conf/ with Hydra overrides and check it: JSON on stdout (LLaMA-Factory's
+    configuration, memory, warnings), or exit code 3 and {"refused": why}
 
 Writes models/adapter (an adapter, or with full and freeze a whole model; whole or not at all),
 reports/train.json and reports/loss.csv. A training that was killed or ran into launcher.timeout_h

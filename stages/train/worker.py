@@ -1,8 +1,8 @@
 """The process that trains: preflight, micro run and training share one import of LLaMA-Factory,
 which takes as long as a short training.
 
-python -m stages.train.worker JOB.json            started by launch.py, once or (torchrun) once for
-each process
+python -m stages.train.worker JOB.json
+    started by launch.py, once or (torchrun) once for each process
 
 Exit codes: 0; 3 where the preflight refuses; 4 where the loss became NaN or infinite; 1 for any
 other failure. What went wrong is in `failure-RANK.json` beside the job, so that nobody has to

@@ -1,8 +1,8 @@
 """What is left of a run of the agent that is killed in each of its states, and taken up: the same
 history as of one that nobody disturbed.
 
-python -m tests.agent.kills            writes reports/agent_kills.md (some minutes: real git, real
-DVC, a toy pipeline)
+python -m tests.agent.kills
+    writes reports/agent_kills.md (some minutes: real git, real DVC, a toy pipeline)
 """
 
 from __future__ import annotations

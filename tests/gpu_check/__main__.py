@@ -1,12 +1,14 @@
 """What this machine's GPUs are shown to do: a table to paste into an issue. `make gpu-check` runs
 it.
 
-python -m tests.gpu_check                every check, in under 10 minutes on one GPU; exit 1 if one
-fails
-python -m tests.gpu_check --ready        whether there is a GPU to check; exit 1 and one line if not
-python -m tests.gpu_check --rehearse     the same commands on the CPU with a tiny random model:
-tests the checks, proves no GPU
-python -m tests.gpu_check --only noise   the checks whose name has this in it
+python -m tests.gpu_check
+    every check, in under 10 minutes on one GPU; exit 1 if one fails
+python -m tests.gpu_check --ready
+    whether there is a GPU to check; exit 1 and one line if not
+python -m tests.gpu_check --rehearse
+    the same commands on the CPU with a tiny random model: tests the checks, proves no GPU
+python -m tests.gpu_check --only noise
+    the checks whose name has this in it
 
 A check that fails does not end the others. If all pass, .pawl/gpu-check.json says so, and Pawl
 stops saying that it was not yet run on this GPU.

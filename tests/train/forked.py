@@ -1,7 +1,7 @@
 """Many trainings, one import of LLaMA-Factory: each is a fork, and may be killed at a step.
 
-python -m tests.train.forked ATTEMPTS.json            prints the exit status of each attempt as a
-JSON list (-9: killed)
+python -m tests.train.forked ATTEMPTS.json
+    prints the exit status of each attempt as a JSON list (-9: killed)
 
 An attempt: {"folder": where worker.py leaves its files, "runs": as in a job, "resume": true to go
 on from the last whole checkpoint, "kill_at": a step, "kill_in": "step" or "save" (after the trainer
