@@ -11,6 +11,8 @@ python -m stages.judge explain-failure [--since SECONDS]
     put the newest failed stage into words (reports/failure.md)
 python -m stages.judge simulate [--pairs 2000]
     how often this rule errs, and the naive one
+python -m stages.judge simulate --adversary [--looks 100] [--pairs 2000]
+    how often somebody who learns from the answers has a candidate accepted that is no better
 
 Reads params.yaml, reports/eval_val, the incumbent's folder, and the reports of benchmark, data and
 training; for a language model (judge.kind llm) also the validation items. Writes a line into
@@ -151,6 +153,12 @@ def arguments() -> argparse.Namespace:
         "--pairs", type=int, default=2000, help="simulated experiments in each cell"
     )
     simulating.add_argument("--seed", type=int, default=1)
+    simulating.add_argument(
+        "--adversary",
+        action="store_true",
+        help="print as JSON how often somebody who learns from the answers gets a null accepted",
+    )
+    simulating.add_argument("--looks", type=int, default=100, help="candidates of the adversary")
     return parser.parse_args()
 
 
@@ -164,6 +172,8 @@ def main() -> int:
     if args.command == "simulate":
         from stages.judge import simulate
 
+        if args.adversary:
+            return simulate.adversarial(args.looks, args.pairs, args.seed)
         return simulate.main(args.pairs, args.seed)
     from stages.common.config import load_params
     from stages.common.keys import tracked

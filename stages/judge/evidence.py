@@ -49,7 +49,7 @@ from stages.common.reports.verdict import (
     Sided,
 )
 from stages.judge.pairing import Pairs
-from stages.judge.significance import bounds, on_a_grid, sign_flip, z_of
+from stages.judge.significance import at_least, bounds, on_a_grid, sign_flip, z_of
 
 POWER = 0.8
 
@@ -269,3 +269,12 @@ def _further_repeats(found: Figures, ratio: float) -> int | None:
         return None
     allowed = variance * found.n / ratio**2 - (variance - within)
     return None if allowed <= 0 else max(1, math.ceil(repeats * within / allowed) - repeats)
+
+
+def accepted(wins: Any, losses: Any, n: int, rule: Rule) -> Any:
+    """`decide` for arrays of experiments on one benchmark asked once: from discordant pairs."""
+    return (
+        (at_least(wins, wins + losses) < rule.level)
+        & ((wins - losses) / n >= rule.min_effect)
+        & (wins > losses)
+    )

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from stages.common.errors import PawlError
-from stages.common.files import ROOT, write_text
+from stages.common.files import ROOT, to_json, write_text
 from stages.common.looks import spend
-from stages.judge.evidence import Rule
-from stages.judge.significance import at_least, tango_score, z_of
+from stages.judge import adversary
+from stages.judge.evidence import Rule, accepted
+from stages.judge.significance import tango_score, z_of
 
 SIZES = (15, 30, 60, 100, 200, 400, 1000)
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -34,16 +35,9 @@ GUARDED, GUARDED_SIZES, MARGIN = 0.6, (60, 200, 1000), 0.1
 max_regression.
 """
 BATCH = 4_000_000
+ADVERSARY_AT = (10, 30, 50, 100)
+"""Looks, the last of which is the adversary's vote over all candidates before it."""
 PAGE = ROOT / "reports" / "judge_simulation.md"
-
-
-def accepted(wins: Any, losses: Any, n: int, rule: Rule) -> Any:
-    """Whether each experiment is accepted, from its discordant pairs."""
-    return (
-        (at_least(wins, wins + losses) < rule.level)
-        & ((wins - losses) / n >= rule.min_effect)
-        & (wins > losses)
-    )
 
 
 def paired(
@@ -197,6 +191,25 @@ def table(pairs: int, seed: int, alpha: float = 0.05, min_effect: float = 0.01) 
     for n in GUARDED_SIZES:
         past = past_the_guard(rng, n, pairs, alpha, MARGIN)
         lines.append(f"| {n:,} | {past['uncorrected']:.1%} | {past['ours']:.1%} |")
+    lines += [
+        "",
+        "## An adversary that learns from the answers",
+        "",
+        (
+            f"All of its candidates are no better than the incumbent (accuracy {adversary.RATE},"
+            f" {adversary.ITEMS:,} items); the last one votes all before it together. Shown their"
+            " gains on the validation items, it weighs by them. Shown only whether each was"
+            " accepted, it cannot, and alpha holds until the first acceptance. A person who reads"
+            " the scores of validation items and proposes by them is in the first column."
+        ),
+        "",
+        "| looks | shown the gains | shown accepted or not |",
+        "|---:|---:|---:|",
+    ]
+    rule = Rule(alpha, min_effect)
+    for looks in ADVERSARY_AT:
+        errs = adversary.shares(looks, pairs, seed, rule)
+        lines.append(f"| {looks} | {errs['scores']['share']:.1%} | {errs['bit']['share']:.1%} |")
     return "\n".join(lines) + "\n"
 
 
@@ -205,14 +218,28 @@ def _span(found: list[dict[str, float]], name: str) -> str:
     return f"{min(shares):.1%} to {max(shares):.1%}"
 
 
+def adversarial(looks: int, pairs: int, seed: int) -> int:
+    """Print what an adversary gets, as JSON."""
+    if looks < 1:
+        fix = "give 1 or more"
+        raise PawlError(f"{looks} looks", where="--looks", fix=fix)
+    _check(pairs, seed)
+    print(to_json(adversary.shares(looks, pairs, seed, Rule(0.05, 0.01))), end="")
+    return 0
+
+
 def main(pairs: int, seed: int) -> int:
+    _check(pairs, seed)
+    text = table(pairs, seed)
+    write_text(PAGE, text)
+    print(text, end="")
+    return 0
+
+
+def _check(pairs: int, seed: int) -> None:
     if pairs < 1 or seed < 0:
         raise PawlError(
             f"{pairs} simulated experiments, seed {seed}",
             where="--pairs, --seed",
             fix="give 1 or more pairs, a seed of 0 or more",
         )
-    text = table(pairs, seed)
-    write_text(PAGE, text)
-    print(text, end="")
-    return 0
