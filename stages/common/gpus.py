@@ -73,7 +73,7 @@ class Card:
 
     def obstacle(self) -> str:
         """Why nothing here can compute on this GPU, "" if it can."""
-        if _version(self.driver) < DRIVER:
+        if (0, 0) < _version(self.driver) < DRIVER:
             return (
                 f"driver {self.driver} is too old: CUDA 13 needs {'.'.join(map(str, DRIVER))} or"
                 " later"
@@ -105,12 +105,17 @@ def cards() -> list[Card]:
     query = [smi, f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
     try:
         found = subprocess.run(
-            query, capture_output=True, text=True, timeout=_PATIENCE_S, check=True
+            query,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_PATIENCE_S,
+            check=True,
         )
     except (subprocess.SubprocessError, OSError):
         return []
     rows = [[part.strip() for part in line.split(",")] for line in found.stdout.splitlines()]
-    return [_card(row) for row in rows if len(row) == len(_FIELDS) and row[0].isdigit()]
+    return [_card(row) for row in rows if len(row) == len(_FIELDS) and row[0].isdecimal()]
 
 
 def _card(row: list[str]) -> Card:
@@ -128,12 +133,12 @@ def _card(row: list[str]) -> Card:
 
 
 def _gib(mib: str) -> float:
-    return float(mib) / 1024 if mib.replace(".", "", 1).isdigit() else 0.0
+    return float(mib) / 1024 if mib.replace(".", "", 1).isdecimal() else 0.0
 
 
 def _version(text: str) -> tuple[int, int]:
     major, minor = (*text.split("."), "", "")[:2]
-    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else (0, 0)
 
 
 def _shown(version: tuple[int, int]) -> str:
@@ -144,7 +149,8 @@ def visible() -> list[Card]:
     """The GPUs that CUDA shows to this process, in its order: those that CUDA_VISIBLE_DEVICES
     names, by number or UUID, else all.
 
-    CUDA stops at the first name that it does not know. A MIG instance has a name of its own and
+    CUDA stops at the first name that it does not know, and of a list that names a GPU twice torch
+    takes nothing. A MIG instance has a name of its own and
     counts as the GPU that it is part of, with the memory of the whole.
     """
     found = cards()
@@ -156,6 +162,8 @@ def visible() -> list[Card]:
         card = _named(name, found)
         if card is None:
             break
+        if card in shown:
+            return []
         shown.append(card)
     return shown
 
@@ -235,11 +243,12 @@ def share(wanted: float, taken: Sequence[Card]) -> float:
 
 
 def _named(name: str, found: list[Card]) -> Card | None:
-    if name.isdigit():
+    if name.isdecimal():
         return next((card for card in found if card.index == int(name)), None)
     if name.startswith("MIG-"):
         return next((replace(card, uuid=name) for card in found if card.mig), None)
-    return next((card for card in found if name and card.uuid.startswith(name)), None)
+    meant = [card for card in found if name and card.uuid.startswith(name)]
+    return meant[0] if len(meant) == 1 else None
 
 
 def usable() -> list[Card]:

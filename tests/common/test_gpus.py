@@ -48,6 +48,23 @@ def test_a_field_that_the_driver_does_not_know_is_no_crash(gpu_machine) -> None:
     assert card.capability == (0, 0) and not card.mig
 
 
+@pytest.mark.parametrize("driver", ["[N/A]", "[Unknown Error]", ""])
+def test_a_driver_that_does_not_tell_its_version_is_not_called_old(gpu_machine, driver) -> None:
+    gpu_machine(replace(H100, driver=driver))
+    (card,) = gpus.cards()
+    assert card.obstacle() == ""
+
+
+def test_bytes_that_are_no_text_are_no_crash(gpu_machine, tmp_path, monkeypatch) -> None:
+    gpu_machine(H100)
+    smi = Path(shutil.which("nvidia-smi") or "")
+    smi.write_text(
+        "#!/bin/sh\nprintf '0, GPU-a, \\377\\376, 81559, 81000, 580.82.07, 9.0, Disabled\\n'\n"
+    )
+    (card,) = gpus.cards()
+    assert card.uuid == "GPU-a"
+
+
 @pytest.mark.parametrize(
     ("lines", "code"), [([], 0), (["NVIDIA-SMI has failed"], 9), (["No devices were found"], 0)]
 )
@@ -71,6 +88,9 @@ def test_a_driver_that_does_not_answer_is_a_machine_without_a_gpu(
         ("GPU-00000002-aaaa,GPU-00000004", [2, 4]),
         (" 5 , 6", [5, 6]),
         ("nonsense", []),
+        ("0,1,0", []),
+        ("GPU-0000000", []),
+        ("²", []),
     ],
 )
 def test_visible_gpus_are_those_that_cuda_would_use(
