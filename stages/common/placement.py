@@ -1,5 +1,6 @@
-"""Over how many GPUs vLLM splits a model, and how many copies of it answer: as small as fits, and
-the rest of the GPUs as copies.
+"""Over how many GPUs vLLM splits a model, and how many copies of it answer.
+
+As few GPUs for a copy as it fits on, and the rest of the GPUs as copies.
 
 A split costs communication at every layer, a copy costs none, so that a model that fits on one GPU
 is never split.
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -20,6 +20,7 @@ from stages.common.gpus import Card
 from stages.common.schema import Engine
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_WIDTHS = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
 _OVERHEAD_GIB = 1.5
 """CUDA context, CUDA graphs and activations of vLLM on each GPU, roughly."""
 
@@ -33,6 +34,38 @@ class Split:
 
 
 CPU = Split(0)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a model's config.json says of its size.
+
+    Attributes:
+        head_width: values of a head.
+        dtype: in which the weights are stored.
+        widths: of the parts of an MLP, by their names there.
+    """
+
+    heads: int
+    key_heads: int
+    head_width: int
+    layers: int
+    dtype: str
+    widths: dict[str, int]
+
+    @classmethod
+    def read(cls, folder: Path) -> Shape:
+        config = read_json(folder / "config.json")
+        config = config.get("text_config") or config
+        heads = config.get("num_attention_heads") or 1
+        return cls(
+            heads=heads,
+            key_heads=config.get("num_key_value_heads") or heads,
+            head_width=config.get("head_dim") or (config.get("hidden_size") or 0) // heads,
+            layers=config.get("num_hidden_layers") or 0,
+            dtype=str(config.get("dtype") or config.get("torch_dtype")),
+            widths={name: config.get(name) or 0 for name in _WIDTHS},
+        )
 
 
 def precision(wanted: str, base: Path) -> str:
@@ -103,27 +136,26 @@ def choose(
     """
     if not memory_gib:
         return CPU
-    config = read_json(model_dir / "config.json")
-    config = config.get("text_config") or config
-    possible = [count for count in range(1, len(memory_gib) + 1) if not obstacle(config, count)]
+    shape = Shape.read(model_dir)
     if wanted != "auto":
-        return _as_wanted(config, int(wanted), len(memory_gib), nodes)
-    need = needed_gib(model_dir, config, dtype, max_model_len) / nodes
+        return _as_wanted(shape, int(wanted), len(memory_gib), nodes)
+    need = needed_gib(model_dir, shape, dtype, max_model_len) / nodes
     room = min(memory_gib) * utilization - _OVERHEAD_GIB
-    # vLLM's fast all-reduce knows powers of two
-    powers = [count for count in possible if count & (count - 1) == 0]
-    tensor = next((count for count in powers if need / count <= room), 0)
-    if not tensor:
-        raise PawlError(
-            f"the model needs {need:.1f} GiB to be served, and {max(powers)} GPU(s) offer"
-            f" {max(powers) * max(room, 0.0):.1f}",
-            where="engine",
-            fix=(
-                "lower engine.max_model_len, choose engine.dtype=bfloat16, use more GPUs, or a"
-                " smaller model"
-            ),
-        )
-    return Split(tensor, len(memory_gib) // tensor if nodes == 1 else 1)
+    powers = []  # of two: vLLM's fast all-reduce knows no other counts
+    for count in range(1, len(memory_gib) + 1):
+        if count & (count - 1) == 0 and not obstacle(shape, count):
+            powers.append(count)
+    for tensor in powers:
+        if need / tensor <= room:
+            return Split(tensor, len(memory_gib) // tensor if nodes == 1 else 1)
+    most = max(powers)
+    raise PawlError(
+        f"the model needs {need:.1f} GiB to be served, and {most} GPU(s) offer "
+        f"{most * max(room, 0.0):.1f}",
+        where="engine",
+        fix="lower engine.max_model_len, choose engine.dtype=bfloat16, use more GPUs, "
+        "or a smaller model",
+    )
 
 
 def check_whole(
@@ -139,12 +171,11 @@ def check_whole(
     """
     if not (model_dir / "config.json").is_file():
         return
-    config = read_json(model_dir / "config.json")
-    config = config.get("text_config") or config
-    need = needed_gib(model_dir, config, dtype, max_model_len)
+    shape = Shape.read(model_dir)
+    need = needed_gib(model_dir, shape, dtype, max_model_len)
     if need <= room_gib:
         return
-    half = needed_gib(model_dir, config, "bfloat16", max_model_len)
+    half = needed_gib(model_dir, shape, "bfloat16", max_model_len)
     smaller = "use a machine with more memory, or a smaller model"
     if half <= room_gib:
         smaller = f"set engine.dtype=bfloat16, which needs {half:.1f}"
@@ -155,8 +186,8 @@ def check_whole(
     )
 
 
-def _as_wanted(config: dict[str, Any], wanted: int, gpus: int, nodes: int) -> Split:
-    reason = obstacle(config, wanted) if wanted <= gpus else f"only {gpus} GPU(s) can be used"
+def _as_wanted(shape: Shape, wanted: int, gpus: int, nodes: int) -> Split:
+    reason = obstacle(shape, wanted) if wanted <= gpus else f"only {gpus} GPU(s) can be used"
     if reason:
         raise PawlError(
             f"the model cannot be split over {wanted} GPUs: {reason}",
@@ -166,40 +197,26 @@ def _as_wanted(config: dict[str, Any], wanted: int, gpus: int, nodes: int) -> Sp
     return Split(wanted, gpus // wanted if nodes == 1 else 1)
 
 
-def obstacle(config: dict[str, Any], count: int) -> str:
-    """Why vLLM cannot split a model over so many GPUs, "" if it can: each holds whole heads, and
-    equal parts of the MLP.
+def obstacle(shape: Shape, count: int) -> str:
+    """Why vLLM cannot split a model over so many GPUs, "" if it can.
 
-    Source: vllm/model_executor/models/qwen2.py and distributed/utils.py, 0.33.
+    Each GPU holds whole heads, and equal parts of the MLP. Source:
+    vllm/model_executor/models/qwen2.py and distributed/utils.py, 0.33.
     """
-    heads = config.get("num_attention_heads") or 1
-    key_heads = config.get("num_key_value_heads") or heads
-    if heads % count:
-        return f"{heads} attention heads"
-    if key_heads % count and count % key_heads:
-        return f"{key_heads} key-value heads"
-    for name in ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size"):
-        if (width := config.get(name) or 0) % count:
+    if shape.heads % count:
+        return f"{shape.heads} attention heads"
+    if shape.key_heads % count and count % shape.key_heads:
+        return f"{shape.key_heads} key-value heads"
+    for name, width in shape.widths.items():
+        if width % count:
             return f"{name} {width}"
     return ""
 
 
-def needed_gib(model_dir: Path, config: dict[str, Any], dtype: str, max_model_len: int) -> float:
-    """Memory of the weights and of the keys and values of one request of full length, GiB."""
-    stored = _BYTES.get(str(config.get("dtype") or config.get("torch_dtype")), 2)
-    weights = (
-        sum(path.stat().st_size for path in model_dir.glob("*.safetensors"))
-        * _BYTES.get(dtype, stored)
-        / stored
-    )
-    heads = config.get("num_attention_heads") or 1
-    width = config.get("head_dim") or (config.get("hidden_size") or 0) // heads
-    layers = config.get("num_hidden_layers") or 0
-    per_token = (
-        2
-        * layers
-        * (config.get("num_key_value_heads") or heads)
-        * width
-        * _BYTES.get(dtype, stored)
-    )
-    return float(weights + per_token * max_model_len) / 2**30
+def needed_gib(model_dir: Path, shape: Shape, dtype: str, max_model_len: int) -> float:
+    """Memory of the weights, and of keys and values of one request of full length, GiB."""
+    stored = _BYTES.get(shape.dtype, 2)
+    served = _BYTES.get(dtype, stored)
+    weights = sum(path.stat().st_size for path in model_dir.glob("*.safetensors"))
+    per_token = 2 * shape.layers * shape.key_heads * shape.head_width * served
+    return float(weights * served / stored + per_token * max_model_len) / 2**30

@@ -22,7 +22,7 @@ from stages.common.errors import PawlError, run_main
 from stages.common.files import ROOT, fresh_folder, main_root, read_json, sha256_file, sha256_text
 from stages.common.gpus import hide_gpu_packages
 from stages.common.machine import machine_gib
-from stages.common.placement import needed_gib
+from stages.common.placement import Shape, needed_gib
 
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """vLLM's --max-lora-rank takes no other (vllm/config/lora.py, 0.32)."""
@@ -128,8 +128,7 @@ def merged(
 
 def _check_room(base: Path, cache: Path) -> None:
     """Refuse a merge that memory or disk cannot hold: 28 GiB for 7 billion parameters."""
-    config = read_json(base / "config.json")
-    model = needed_gib(base, config.get("text_config") or config, "float32", 0)
+    model = needed_gib(base, Shape.read(base), "float32", 0)
     fix = "free some; or engine=vllm, which serves a plain LoRA adapter and merges nothing"
     for what, needed, free in (
         ("memory", model + _WORKING_GIB, machine_gib()),
