@@ -8,8 +8,8 @@ package's own __init__.py runs. Heavy libraries are loaded at their first use
 (importlib.util.LazyLoader).
 
 An evaluation imports OpenCompass while its server starts. Without this module one of ten items took
-42, 53 and 117 s instead of 36, 44 and 56 (pairs on two busy cores). build_benchmark, the sandbox
-and an external server have no start to hide 13 s behind.
+42, 53 and 117 s instead of 36, 44 and 56 (three pairs, two cores at a load of 7 to 10).
+build_benchmark, the sandbox and an external server have no start to hide 13 s behind.
 """
 
 from __future__ import annotations
