@@ -1,9 +1,10 @@
 """A process that serves a model: started, awaited, watched, stopped with its evaluation.
 
-Every evaluation starts a server of its own. That costs 11 to 13 s with the engine transformers and
-SmolLM2-135M, and 39 to 51 s with vLLM's CPU build (two busy cores), in which OpenCompass is
-imported too. A run with all three evaluations took 24 of some 660 s longer than with one server
-that was handed on by a process of its own; on a GPU, training would end it in between anyway.
+Every evaluation starts a server of its own. A start was measured on two busy cores: 11 to 13 s with
+the engine transformers and SmolLM2-135M, 39 to 51 s with vLLM's CPU build. OpenCompass is imported
+meanwhile. One server for all three evaluations of a run would save two starts at most: 24 s of the
+default's 11 minutes, by calculation. On a GPU, where it has to make way for training, it would save
+one, and vLLM's start there was not measured.
 """
 
 from __future__ import annotations
