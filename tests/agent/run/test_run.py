@@ -59,7 +59,7 @@ def test_a_run_leaves_a_record_a_row_a_commit_and_papers_for_each_experiment(sta
             and len(paper["attempts"][0]["proposal"]["options"]) == 3
         )
         page = (started.root / "experiments" / folder / "proposal.md").read_text()
-        assert page.startswith("Grounding: installed packages") and "[lib: " in page
+        assert page.startswith("Grounding: the finished experiments")
     lessons = (started.root / "experiments/lessons.md").read_text()
     assert all(f"({folder[:4]})" in lessons for folder in folders[1:])
     ran = (started.root / ".pawl/toy-runs.log").read_text().split("\n")
