@@ -242,7 +242,7 @@ class FakeRay:
 
 
 def job(folder: Path, model: str) -> Path:
-    run = {"name": "train", "config": {"model_name_or_path": model, "dataset_dir": "/work/data"}}
+    run = {"name": "train", "config": {"model_name_or_path": model, "dataset_dir": "/shared/data"}}
     (folder / "train-job.json").write_text(json.dumps({"runs": [run]}))
     return folder / "train-job.json"
 
@@ -306,7 +306,7 @@ def test_what_the_cluster_refuses_reaches_the_user_as_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: Any) -> int:
-        raise PawlError("the node n2 lacks /work/data", where="launcher.address", fix="share it")
+        raise PawlError("the node n2 lacks /shared/data", where="launcher.address", fix="share it")
 
     monkeypatch.setattr(cluster, "run", refuse)
     monkeypatch.setattr(
@@ -317,7 +317,7 @@ def test_what_the_cluster_refuses_reaches_the_user_as_a_refusal(
     assert cluster.main() == 1
     error = launch.failure(1, tmp_path, tmp_path / "log", timeout_s=1)
     assert (error.what, error.where, error.fix, error.code) == (
-        "the node n2 lacks /work/data",
+        "the node n2 lacks /shared/data",
         "launcher.address",
         "share it",
         3,

@@ -100,11 +100,13 @@ def test_a_storage_that_is_another_folder_on_another_node_is_refused(tmp_path: P
 def test_a_node_that_does_not_come_is_named_while_it_is_waited_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
+    import torch.distributed  # noqa: F401 - loading it may take longer than the limit below
+
     port = free_port()
     other = "node 1" if rank == 0 else f"node 0 at 127.0.0.1:{port}"
     monkeypatch.setattr(meeting, "FIRST_S", 0.1)
     with pytest.raises(PawlError, match=f"{other} did not come") as failed:
-        meeting.meet(launcher(rank, port), TOLD, tmp_path, None, limit_s=1)
+        meeting.meet(launcher(rank, port), TOLD, tmp_path, None, limit_s=4)
     assert "master_addr" in failed.value.fix
     assert f"train: waits for {other}" in capsys.readouterr().out
 
